@@ -1,0 +1,120 @@
+"""A folder of weights to a network: Halfpint's own and every family's, single files and shards.
+
+Nothing is guessed: a tensor that is missing or has another shape is named, with what was expected.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from halfpint.artifact import Artifact, ArtifactError
+from halfpint.checkpoints.describe import as_stored, describe, modern_name, unreadable
+from halfpint.checkpoints.families import TRANSPOSED, Names
+from halfpint.model.network import Network
+
+_BUFFERS = ("position_ids", "token_type_ids")
+"""Ends of names that older checkpoints store though nothing was learnt in them."""
+
+Shape = tuple[int, ...]
+
+
+class Tensors:
+    """The tensors of one or several safetensors files, read when asked for, by their present-day names."""
+
+    def __init__(self, files: dict[str, Any]) -> None:
+        self._files = {modern_name(name): (file, name) for name, file in files.items()}
+        self.unread = {name for name in self._files if not name.endswith(_BUFFERS)}
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._files
+
+    def shape(self, name: str) -> Shape:
+        file, stored = self._files[name]
+        return tuple(file.get_slice(stored).get_shape())
+
+    def read(self, name: str) -> Tensor:
+        file, stored = self._files[name]
+        self.unread.discard(name)
+        tensor: Tensor = file.get_tensor(stored)
+        return tensor
+
+
+@contextmanager
+def open_tensors(files: list[Path]) -> Iterator[Tensors]:
+    with ExitStack() as stack:
+        found: dict[str, Any] = {}
+        for path in files:
+            try:
+                file = stack.enter_context(safe_open(path, framework="pt"))
+            except (SafetensorError, OSError) as error:
+                raise unreadable(path, error) from error
+            found |= dict.fromkeys(file.keys(), file)
+        yield Tensors(found)
+
+
+def read_network(artifact: Artifact, *, dtype: torch.dtype = torch.float32) -> Network:
+    """The network of a folder, with every head whose weights are in it."""
+    with open_tensors(artifact.weight_files()) as tensors:
+        description = describe(artifact, tensors)
+        family = description.family
+        with torch.device("meta"):
+            network = Network(description.config)
+        expected = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
+        if family is None:
+            names: Names = {name: (name,) for name in expected}
+        else:
+            names = as_stored(family.names(description.config), family, tensors)
+        _require_all(names, expected, tensors, artifact.folder)
+        state = {
+            name: _assemble(name, names[name], shape, tensors, artifact.folder).to(dtype)
+            for name, shape in expected.items()
+        }
+        unread = sorted(tensors.unread - set(family.tied if family else ()))
+    network.load_state_dict(state, assign=True)
+    if unread:
+        more = f" and {len(unread) - 3} more" if len(unread) > 3 else ""
+        warnings.warn(f"{artifact.folder}: no use for {', '.join(unread[:3])}{more}", stacklevel=2)
+    return network.eval()
+
+
+def _require_all(names: Names, expected: dict[str, Shape], tensors: Tensors, folder: Path) -> None:
+    assert set(names) == set(expected), set(names) ^ set(expected)
+    missing = [(theirs, ours) for ours, parts in names.items() for theirs in parts if theirs not in tensors]
+    if missing:
+        theirs, ours = missing[0]
+        more = f", and {len(missing) - 1} more are missing" if len(missing) > 1 else ""
+        wanted = _stored_shape(ours, names[ours], expected[ours])
+        raise ArtifactError(f"{folder} has no tensor {theirs} (expected: {wanted}){more}; the weights are incomplete")
+
+
+def _stored_shape(ours: str, theirs: tuple[str, ...], shape: Shape) -> Shape:
+    """The shape each of their tensors must have to make up one of ours."""
+    if _is_transposed(ours, theirs):
+        return tuple(reversed(shape))
+    return (shape[0] // len(theirs), *shape[1:])
+
+
+def _is_transposed(ours: str, theirs: tuple[str, ...]) -> bool:
+    return ours in TRANSPOSED and theirs != (ours,)
+
+
+def _assemble(ours: str, theirs: tuple[str, ...], shape: Shape, tensors: Tensors, folder: Path) -> Tensor:
+    wanted = _stored_shape(ours, theirs, shape)
+    for name in theirs:
+        if tensors.shape(name) != wanted:
+            raise ArtifactError(
+                f"{folder}: tensor {name} has shape {tensors.shape(name)}, expected {wanted}; "
+                "config.json and the weights do not belong together"
+            )
+    parts = [tensors.read(name) for name in theirs]
+    if _is_transposed(ours, theirs):
+        return parts[0].t().contiguous()
+    return parts[0] if len(parts) == 1 else torch.cat(parts)

@@ -1,0 +1,400 @@
+"""The shape of an encoder and of its heads: frozen, validated, and free of torch.
+
+A family (BERT, ALBERT, MobileBERT …) is not a class here but a point of `EncoderConfig`.
+What is notable:
+- `Sharing` maps every logical layer to the physical attention block and FFN block that computes it.
+  ALBERT, its ablations, layer groups and plain BERT are different maps, nothing else.
+- Head counts and FFN widths belong to *physical* blocks, and the head size is given, so a pruned
+  encoder is as ordinary as a fresh one.
+- Every head is a small dataclass of its own; `ModelConfig` is an encoder and its heads.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, get_args
+
+Activation = Literal["gelu", "gelu_tanh", "relu"]
+Norm = Literal["layer_norm", "no_norm"]
+Projection = Literal["none", "words", "sum"]
+Problem = Literal["single_label", "multi_label", "regression"]
+Pooling = Literal["mean", "cls"]
+Pooler = Literal["none", "tanh", "first"]
+
+SHARING_NAMES = ("none", "attention", "ffn", "all")
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be built; the message says what was given and what is possible."""
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise ConfigError(message)
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """Logical layer → physical attention block, and logical layer → physical FFN block."""
+
+    attention: tuple[int, ...]
+    ffn: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        _require(len(self.attention) > 0, "an encoder needs at least one layer")
+        _require(
+            len(self.attention) == len(self.ffn),
+            f"sharing maps {len(self.attention)} layers to attention blocks and {len(self.ffn)} to FFN "
+            "blocks; both tuples need one entry a layer",
+        )
+        for part, blocks in (("attention", self.attention), ("ffn", self.ffn)):
+            _require(
+                set(blocks) == set(range(max(blocks) + 1)),
+                f"sharing.{part} is {blocks}: its blocks must be numbered 0, 1, 2 … without a gap",
+            )
+
+    @classmethod
+    def named(cls, name: str, num_layers: int) -> Sharing:
+        """One of ALBERT's strategies: `none`, `attention`, `ffn` or `all` (what is *shared*)."""
+        _require(name in SHARING_NAMES, f"unknown sharing {name!r}; it is one of {', '.join(SHARING_NAMES)}, or a map")
+        _require(num_layers > 0, f"num_layers is {num_layers}; an encoder needs at least one layer")
+        own, shared = tuple(range(num_layers)), (0,) * num_layers
+        return cls(
+            attention=shared if name in ("attention", "all") else own,
+            ffn=shared if name in ("ffn", "all") else own,
+        )
+
+    @classmethod
+    def groups(cls, num_layers: int, num_groups: int) -> Sharing:
+        """Consecutive layers share both blocks within each of `num_groups` groups, as ALBERT's do."""
+        _require(
+            0 < num_groups <= num_layers, f"{num_layers} layers cannot form {num_groups} groups; use 1 to {num_layers}"
+        )
+        blocks = tuple(layer * num_groups // num_layers for layer in range(num_layers))
+        return cls(attention=blocks, ffn=blocks)
+
+    @property
+    def num_layers(self) -> int:
+        return len(self.attention)
+
+    @property
+    def num_attention_blocks(self) -> int:
+        return max(self.attention) + 1
+
+    @property
+    def num_ffn_blocks(self) -> int:
+        return max(self.ffn) + 1
+
+
+@dataclass(frozen=True)
+class EncoderConfig:
+    """Everything that decides an encoder's tensors and its arithmetic."""
+
+    vocab_size: int
+    hidden_size: int
+    """Width of the states between layers."""
+    sharing: Sharing
+    num_heads: tuple[int, ...]
+    """Attention heads of each physical attention block."""
+    head_size: int
+    ffn_size: tuple[int, ...]
+    """Inner width of each physical FFN block."""
+    embedding_size: int
+    """Width E of the word embeddings."""
+    embedding_projection: Projection = "none"
+    """From E to the hidden size: of the sum of all embeddings (ALBERT), or of the words only (MobileBERT)."""
+    trigram: bool = False
+    """MobileBERT: a word is embedded with its two neighbours, side by side."""
+    num_positions: int = 512
+    """The longest sequence."""
+    position_offset: int = 0
+    """Rows of the position table before position 0 (RoBERTa: 2)."""
+    num_token_types: int = 2
+    pad_id: int = 0
+    activation: Activation = "gelu"
+    norm: Norm = "layer_norm"
+    norm_eps: float = 1e-12
+    outer_norm_eps: float | None = None
+    """Epsilon of the embedding norm and of the norm after a block's last FFN, where it differs."""
+    bottleneck_size: int | None = None
+    """MobileBERT: the width inside a block, when it is narrower than the hidden size."""
+    shared_query_key: bool = False
+    """MobileBERT: queries and keys read a bottleneck of their own, values read the full width."""
+    num_ffns: int = 1
+    """FFNs stacked in one block."""
+    pooler: Pooler = "tanh"
+    """The first token through a dense layer with tanh, the first token as it is (MobileBERT's weights), or none."""
+    dropout: float = 0.1
+    attention_dropout: float = 0.0
+    initializer_range: float = 0.02
+
+    def __post_init__(self) -> None:
+        for name in ("num_heads", "ffn_size"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        self._check_sizes()
+        self._check_blocks()
+        self._check_choices()
+
+    def _check_sizes(self) -> None:
+        positive = ("vocab_size", "hidden_size", "head_size", "embedding_size", "num_positions", "num_ffns")
+        for name in positive:
+            _require(getattr(self, name) > 0, f"{name} is {getattr(self, name)}; it must be positive")
+        for name in ("position_offset", "num_token_types", "pad_id"):
+            _require(getattr(self, name) >= 0, f"{name} is {getattr(self, name)}; it cannot be negative")
+        _require(self.pad_id < self.vocab_size, f"pad_id is {self.pad_id}, outside the vocabulary of {self.vocab_size}")
+        for name in ("norm_eps", "closing_norm_eps", "initializer_range"):
+            _require(getattr(self, name) > 0, f"{name} is {getattr(self, name)}; it must be positive")
+        for name in ("dropout", "attention_dropout"):
+            _require(0 <= getattr(self, name) < 1, f"{name} is {getattr(self, name)}; it must be in [0, 1)")
+
+    def _check_blocks(self) -> None:
+        for name, num_blocks in (
+            ("num_heads", self.sharing.num_attention_blocks),
+            ("ffn_size", self.sharing.num_ffn_blocks),
+        ):
+            values = getattr(self, name)
+            _require(
+                len(values) == num_blocks,
+                f"{name} has {len(values)} entries, but sharing names {num_blocks} physical blocks",
+            )
+            _require(all(value > 0 for value in values), f"{name} is {values}; every block needs at least one")
+        if self.bottleneck_size is not None:
+            _require(self.bottleneck_size > 0, f"bottleneck_size is {self.bottleneck_size}; it must be positive")
+        _require(
+            not self.shared_query_key or self.bottleneck_size is not None,
+            "shared_query_key needs a bottleneck_size",
+        )
+
+    def _check_choices(self) -> None:
+        for name, allowed in (
+            ("activation", Activation),
+            ("norm", Norm),
+            ("embedding_projection", Projection),
+            ("pooler", Pooler),
+        ):
+            value, choices = getattr(self, name), get_args(allowed)
+            _require(value in choices, f"{name} is {value!r}; it is one of {', '.join(choices)}")
+        if self.embedding_projection == "none":
+            _require(
+                self.embedding_size == self.hidden_size and not self.trigram,
+                f"embedding_size {self.embedding_size}{' with trigrams' if self.trigram else ''} and hidden_size "
+                f"{self.hidden_size} need an embedding_projection: 'sum' (ALBERT) or 'words' (MobileBERT)",
+            )
+        _require(
+            not self.trigram or self.embedding_projection == "words",
+            "trigram embeddings need embedding_projection='words'",
+        )
+
+    @classmethod
+    def uniform(
+        cls,
+        *,
+        num_layers: int,
+        num_heads: int,
+        ffn_size: int,
+        hidden_size: int,
+        sharing: str | Sharing = "none",
+        head_size: int | None = None,
+        embedding_size: int | None = None,
+        **fields: Any,
+    ) -> EncoderConfig:
+        """The config in which all blocks look alike, as every published family has it."""
+        if isinstance(sharing, str):
+            sharing = Sharing.named(sharing, num_layers)
+        _require(
+            sharing.num_layers == num_layers,
+            f"sharing maps {sharing.num_layers} layers, but num_layers is {num_layers}",
+        )
+        if head_size is None:
+            width = fields.get("bottleneck_size") or hidden_size
+            _require(
+                num_heads > 0 and width % num_heads == 0,
+                f"a width of {width} does not divide into {num_heads} heads; give head_size",
+            )
+            head_size = width // num_heads
+        return cls(
+            hidden_size=hidden_size,
+            sharing=sharing,
+            num_heads=(num_heads,) * sharing.num_attention_blocks,
+            head_size=head_size,
+            ffn_size=(ffn_size,) * sharing.num_ffn_blocks,
+            embedding_size=embedding_size or hidden_size,
+            **fields,
+        )
+
+    @property
+    def num_layers(self) -> int:
+        return self.sharing.num_layers
+
+    @property
+    def block_size(self) -> int:
+        """Width of the states inside a block."""
+        return self.bottleneck_size or self.hidden_size
+
+    @property
+    def closing_norm_eps(self) -> float:
+        return self.norm_eps if self.outer_norm_eps is None else self.outer_norm_eps
+
+    def replace(self, **changes: Any) -> EncoderConfig:
+        return dataclasses.replace(self, **changes)
+
+
+@dataclass(frozen=True)
+class MaskedLMHead:
+    """Predicts words: a transform to width E, a norm, and the word embeddings as the decoder."""
+
+    kind: ClassVar[str] = "masked_lm"
+    activation: Activation = "gelu"
+
+
+@dataclass(frozen=True)
+class OrderHead:
+    """Two classes: next sentence (NSP) or sentence order (SOP); three: StructBERT's order."""
+
+    kind: ClassVar[str] = "order"
+    num_classes: int = 2
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        _require(self.num_classes in (2, 3), f"an order head has 2 or 3 classes, not {self.num_classes}")
+
+
+@dataclass(frozen=True)
+class SequenceHead:
+    """One answer a sequence: a class, several labels, or numbers."""
+
+    kind: ClassVar[str] = "sequence"
+    labels: tuple[str, ...]
+    problem: Problem = "single_label"
+    dense: Literal["tanh", "relu"] | None = None
+    """A dense layer of the head's own on the first token (RoBERTa, DistilBERT) instead of the pooler."""
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "labels", tuple(self.labels))
+        _require(len(self.labels) > 0, "a sequence head needs at least one label")
+        _require(self.problem in get_args(Problem), f"problem is {self.problem!r}; it is one of {get_args(Problem)}")
+
+
+@dataclass(frozen=True)
+class TokenHead:
+    """One label a token."""
+
+    kind: ClassVar[str] = "token"
+    labels: tuple[str, ...]
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "labels", tuple(self.labels))
+        _require(len(self.labels) > 0, "a token head needs at least one label")
+
+
+@dataclass(frozen=True)
+class SpanHead:
+    """Start and end of an answer; with `no_answer`, one more score that there is none."""
+
+    kind: ClassVar[str] = "span"
+    no_answer: bool = False
+    dropout: float = 0.0
+
+
+@dataclass(frozen=True)
+class ChoiceHead:
+    """One score a sequence; the sequences of a row are its options."""
+
+    kind: ClassVar[str] = "choice"
+    dense: Literal["tanh", "relu"] | None = None
+    dropout: float = 0.1
+
+
+@dataclass(frozen=True)
+class EmbeddingHead:
+    """One vector a sequence. It has no weights."""
+
+    kind: ClassVar[str] = "embedding"
+    pooling: Pooling = "mean"
+    normalize: bool = True
+
+    def __post_init__(self) -> None:
+        _require(self.pooling in get_args(Pooling), f"pooling is {self.pooling!r}; it is one of {get_args(Pooling)}")
+
+
+HeadConfig = MaskedLMHead | OrderHead | SequenceHead | TokenHead | SpanHead | ChoiceHead | EmbeddingHead
+HEADS: dict[str, type] = {head.kind: head for head in get_args(HeadConfig)}
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """An encoder and the heads on it, at most one of each kind."""
+
+    encoder: EncoderConfig
+    heads: tuple[HeadConfig, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "heads", tuple(self.heads))
+        kinds = [head.kind for head in self.heads]
+        _require(len(set(kinds)) == len(kinds), f"a model has at most one head of a kind, not {', '.join(kinds)}")
+        _require(
+            self.head("masked_lm") is None
+            or self.encoder.embedding_projection != "words"
+            or self.encoder.embedding_size <= self.encoder.hidden_size,
+            f"a masked-LM head cannot decode from width {self.encoder.hidden_size} with word embeddings of "
+            f"{self.encoder.embedding_size}; make the embeddings no wider than the hidden size",
+        )
+        for head in self.heads:
+            _require(
+                not reads_pooler(head) or self.encoder.pooler != "none",
+                f"the {head.kind} head reads the pooler, and this encoder has none; "
+                "give the head a dense layer of its own or the encoder a pooler",
+            )
+
+    def head(self, kind: str) -> HeadConfig | None:
+        return next((head for head in self.heads if head.kind == kind), None)
+
+
+def reads_pooler(head: HeadConfig) -> bool:
+    """Whether a head works on the encoder's pooled first token."""
+    return isinstance(head, OrderHead) or (isinstance(head, SequenceHead | ChoiceHead) and head.dense is None)
+
+
+def to_dict(config: ModelConfig) -> dict[str, Any]:
+    """Plain values, as they stand in Halfpint's own `config.json`."""
+    return {
+        "encoder": dataclasses.asdict(config.encoder),
+        "heads": [{"kind": head.kind, **dataclasses.asdict(head)} for head in config.heads],
+    }
+
+
+def from_dict(values: Mapping[str, Any]) -> ModelConfig:
+    """The reverse of `to_dict`; every unknown or missing field is named."""
+    try:
+        encoder = dict(values["encoder"])
+        sharing = encoder.pop("sharing")
+        heads = [dict(head) for head in values.get("heads", ())]
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"not a Halfpint config: {error!r} is missing or malformed") from error
+    maps = {name: tuple(blocks) for name, blocks in sharing.items()}
+    return ModelConfig(
+        encoder=_build(EncoderConfig, {**encoder, "sharing": _build(Sharing, maps)}),
+        heads=tuple(_build(_head_class(head.pop("kind", None)), head) for head in heads),
+    )
+
+
+def _head_class(kind: object) -> type:
+    _require(isinstance(kind, str) and kind in HEADS, f"unknown head {kind!r}; it is one of {', '.join(HEADS)}")
+    return HEADS[str(kind)]
+
+
+def _build(cls: type, values: Mapping[str, Any]) -> Any:
+    known = {item.name: item for item in dataclasses.fields(cls)}
+    unknown = sorted(set(values) - set(known))
+    _require(not unknown, f"{cls.__name__} has no field {', '.join(unknown)}; its fields are {', '.join(known)}")
+    missing = [name for name, item in known.items() if name not in values and _has_no_default(item)]
+    _require(not missing, f"{cls.__name__} needs {', '.join(missing)}")
+    return cls(**values)
+
+
+def _has_no_default(item: dataclasses.Field[Any]) -> bool:
+    return item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING

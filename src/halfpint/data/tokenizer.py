@@ -1,0 +1,74 @@
+"""A tokenizer of a model folder, with its own truncation and padding settings ignored.
+
+MiniLM's file, for one, cuts at 128 tokens and pads, silently. Lengths are the caller's to set, and how many
+texts were cut is always told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import tokenizers
+
+from halfpint.artifact import Artifact, ArtifactError
+
+FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt", "spiece.model",
+         "vocab.json", "merges.txt")  # fmt: skip
+"""What belongs to a tokenizer in a folder, and is copied with it."""
+
+
+@dataclass(frozen=True)
+class Tokenized:
+    """Texts as ids and segments, and how many of them did not fit."""
+
+    ids: list[list[int]]
+    segments: list[list[int]]
+    num_truncated: int
+
+
+class Tokenizer:
+    """Texts, or pairs of texts, to ids."""
+
+    def __init__(self, tokenizer: tokenizers.Tokenizer) -> None:
+        self.backend = tokenizer
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+
+    @property
+    def size(self) -> int:
+        """One more than the largest id."""
+        return max(self.backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+
+    def __call__(self, texts: Sequence[str] | Sequence[tuple[str, str]], max_length: int) -> Tokenized:
+        self.backend.enable_truncation(max_length)
+        try:
+            encodings = self.backend.encode_batch(list(texts))
+        finally:
+            self.backend.no_truncation()
+        return Tokenized(
+            ids=[encoding.ids for encoding in encodings],
+            segments=[encoding.type_ids for encoding in encodings],
+            num_truncated=sum(bool(encoding.overflowing) for encoding in encodings),
+        )
+
+
+def read_tokenizer(artifact: Artifact) -> Tokenizer | None:
+    """The tokenizer of a folder; None where there is none."""
+    if not artifact.has("tokenizer.json"):
+        return None
+    path = artifact.path("tokenizer.json")
+    try:
+        # The library raises nothing narrower than Exception for a file it cannot parse.
+        return Tokenizer(tokenizers.Tokenizer.from_file(str(path)))
+    except Exception as error:
+        raise ArtifactError(f"{path} is not a tokenizer: {error}") from error
+
+
+def require_fit(tokenizer: Tokenizer, vocab_size: int, folder: object) -> None:
+    """A tokenizer that knows more words than the model embeds belongs to another model."""
+    if tokenizer.size > vocab_size:
+        raise ArtifactError(
+            f"{folder}: the tokenizer has ids up to {tokenizer.size - 1}, the embedding only {vocab_size} rows; "
+            "they do not belong together"
+        )

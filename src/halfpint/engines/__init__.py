@@ -1,0 +1,1 @@
+"""How a model runs: behind one small interface, answers in NumPy."""

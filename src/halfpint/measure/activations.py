@@ -1,0 +1,260 @@
+"""The memory that autograd holds between the forward and the backward pass of a training step, analytically.
+
+`activation_bytes` walks through the forward pass of `halfpint.model` operation by operation, without torch
+and without numbers, and notes on a `Tape` what each one keeps for its backward pass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from halfpint.config import (
+    Activation,
+    ChoiceHead,
+    EmbeddingHead,
+    EncoderConfig,
+    MaskedLMHead,
+    ModelConfig,
+    Norm,
+    OrderHead,
+    SequenceHead,
+    SpanHead,
+    TokenHead,
+)
+from halfpint.measure.weights import summed_width, weights
+
+Precision = Literal["fp32", "bf16"]
+Device = Literal["cuda", "cpu"]
+
+
+def activation_bytes(
+    config: ModelConfig | EncoderConfig,
+    *,
+    tokens: int,
+    sequences: int,
+    targets: int | None = None,
+    precision: Precision = "bf16",
+    device: Device = "cuda",
+) -> int:
+    """Bytes saved for the backward pass of one training step over `tokens` tokens in `sequences` sequences.
+
+    Precision `fp32` is plain float32; `bf16` is autocast over float32 weights. It counts plain eager torch, and
+    all heads. `targets` is how many tokens the masked LM head works on; without it, all.
+
+    Counted, each stored tensor once however many operations keep it, and once for each layer that uses a
+    shared block:
+    - of a linear layer its input (under autocast a bf16 copy of its own wherever the input is float32);
+    - of gelu its input, of relu and tanh their output;
+    - of layer norm its input, mean and reciprocal deviation, of NoNorm its input; under CUDA's autocast both
+      work in float32, on a float32 copy where the input is bf16;
+    - of dropout its mask, where it drops: one byte a value on CUDA, a value's size on the CPU;
+    - of attention queries, keys, values, the output and one float32 log-sum-exp for each head and token. On CUDA
+      head sizes are padded to multiples of 8, and 16 bytes of random state are kept; on the CPU the pieces of the
+      output are kept beside the joined one;
+    - of the embedding head the states it averages, slots, lengths, and the vectors and norms it divides;
+    - the index tensors that embeddings and gathers make (8 bytes an entry), and the trigrams' mask;
+    - MobileBERT's decoder, joined from two weights;
+    - under autocast one bf16 copy of each linear weight, however often it is used.
+
+    Not counted: weights, gradients, optimizer states, the batch itself, the loss (for a masked LM its softmax is
+    targets × vocabulary float32 values), temporaries that are freed before the backward pass, autocast's copies
+    of biases, and the allocator's rounding. Attention is always the ragged, memory-efficient kind: with
+    attention dropout, and in float32 on CUDA, the padded form needs more.
+    """
+    model = config if isinstance(config, ModelConfig) else ModelConfig(config)
+    encoder, sharing = model.encoder, model.encoder.sharing
+    tape = Tape(tokens, autocast=precision == "bf16", cpu=device == "cpu")
+    hidden = _embeddings(tape, encoder)
+    for attention_block, ffn_block in zip(sharing.attention, sharing.ffn, strict=True):
+        attended = _attention(tape, encoder, encoder.num_heads[attention_block], hidden)
+        hidden = _ffn(tape, encoder, encoder.ffn_size[ffn_block], attended, hidden)
+    pooled = _pooler(tape, encoder, hidden, sequences)
+    for head in model.heads:
+        if isinstance(head, MaskedLMHead):
+            _masked_lm(tape, encoder, head, hidden if targets is None else tape.gather(hidden, targets))
+        elif isinstance(head, EmbeddingHead):
+            _embedding(tape, head, hidden, sequences)
+        else:
+            _classifier(tape, head, hidden, pooled, sequences)
+    return sum(value.nbytes for value in tape.saved) + (_weight_copies(model) if tape.autocast else 0)
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """A tensor of the forward pass. Two are the same only if they are the same object, as tensors are."""
+
+    rows: int
+    columns: int
+    itemsize: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.rows * self.columns * self.itemsize
+
+
+@dataclass
+class Tape:
+    """The operations of a forward pass, and the set of tensors that they save."""
+
+    tokens: int
+    autocast: bool
+    cpu: bool
+    saved: set[Value] = field(default_factory=set)
+
+    def save(self, value: Value) -> Value:
+        self.saved.add(value)
+        return value
+
+    def save_new(self, rows: int, columns: int, itemsize: int) -> Value:
+        return self.save(Value(rows, columns, itemsize))
+
+    def cast(self, x: Value, itemsize: int) -> Value:
+        return x if x.itemsize == itemsize else Value(x.rows, x.columns, itemsize)
+
+    def linear(self, x: Value, columns: int, activation: Activation | None = None) -> Value:
+        x = self.save(self.cast(x, 2 if self.autocast else 4))
+        out = Value(x.rows, columns, x.itemsize)
+        if activation is None:
+            return out
+        # relu knows its gradient from the output, gelu from the input.
+        self.save(out)
+        return out if activation == "relu" else Value(x.rows, columns, x.itemsize)
+
+    def tanh(self, x: Value) -> Value:
+        return self.save_new(x.rows, x.columns, x.itemsize)
+
+    def dropout(self, x: Value, probability: float) -> Value:
+        if probability == 0:
+            return x
+        self.save_new(x.rows, x.columns, x.itemsize if self.cpu else 1)
+        return Value(x.rows, x.columns, x.itemsize)
+
+    def add(self, x: Value, y: Value) -> Value:
+        return Value(x.rows, x.columns, max(x.itemsize, y.itemsize))
+
+    def norm(self, x: Value, kind: Norm) -> Value:
+        x = self.save(x if self.cpu else self.cast(x, 4))
+        if kind == "layer_norm":
+            self.save_new(x.rows, 2, 4)
+        # NoNorm's weights are float32, and so is what it returns.
+        return Value(x.rows, x.columns, x.itemsize if kind == "layer_norm" else 4)
+
+    def gather(self, x: Value, rows: int) -> Value:
+        """Chosen rows, by an index that is made for it."""
+        self.save_new(rows, 1, 8)
+        return Value(rows, x.columns, x.itemsize)
+
+    def attend(self, projections: tuple[Value, ...], heads: int, size: int) -> Value:
+        itemsize = projections[0].itemsize
+        padded = size if self.cpu else -(-size // 8) * 8
+        if padded == size:
+            for projection in projections:
+                self.save(projection)
+        else:
+            for _ in ("query", "key", "value"):
+                self.save_new(self.tokens, heads * padded, itemsize)
+        out = self.save_new(self.tokens, heads * padded, itemsize)
+        self.save_new(self.tokens, heads, 4)  # log-sum-exp
+        if not self.cpu:
+            self.save_new(2, 1, 8)  # the state of the random generator, which the kernel keeps unused
+        # Cutting the padding off leaves gaps, and joining the heads copies them away, unless there are no two to join.
+        copied = self.cpu or (padded != size and heads > 1 and size > 1)
+        return Value(self.tokens, heads * size, itemsize) if copied else out
+
+
+def _embeddings(tape: Tape, config: EncoderConfig) -> Value:
+    tape.save_new(tape.tokens, 1, 8)  # positions, with their offset
+    states = Value(tape.tokens, summed_width(config), 4)
+    if config.trigram:
+        tape.save_new(tape.tokens - 1, 1, 1)  # whether neighbours are of one sequence
+    if config.embedding_projection == "words":
+        inputs = Value(tape.tokens, config.embedding_size * (3 if config.trigram else 1), 4)
+        states = tape.add(tape.linear(inputs, config.hidden_size), states)
+    states = tape.dropout(tape.norm(states, config.norm), config.dropout)
+    return tape.linear(states, config.hidden_size) if config.embedding_projection == "sum" else states
+
+
+def _attention(tape: Tape, config: EncoderConfig, heads: int, hidden: Value) -> Value:
+    width, inner = config.block_size, heads * config.head_size
+    narrow = tape.norm(tape.linear(hidden, width), config.norm) if config.bottleneck_size else hidden
+    if config.shared_query_key:
+        query_key = tape.linear(tape.norm(tape.linear(hidden, width), config.norm), 2 * inner)
+        projections: tuple[Value, ...] = (query_key, tape.linear(hidden, inner))
+    else:
+        projections = (tape.linear(narrow, 3 * inner),)
+    out = tape.linear(tape.attend(projections, heads, config.head_size), width)
+    out = tape.dropout(out, 0.0 if config.bottleneck_size else config.dropout)
+    return tape.norm(tape.add(out, narrow), config.norm)
+
+
+def _ffn(tape: Tape, config: EncoderConfig, size: int, attended: Value, hidden: Value) -> Value:
+    for index in range(config.num_ffns):
+        closing = index == config.num_ffns - 1 and not config.bottleneck_size
+        out = tape.linear(tape.linear(attended, size, config.activation), config.block_size)
+        out = tape.dropout(out, config.dropout if closing else 0.0)
+        attended = tape.norm(tape.add(out, attended), config.norm)
+    if not config.bottleneck_size:
+        return attended
+    out = tape.dropout(tape.linear(attended, config.hidden_size), config.dropout)
+    return tape.norm(tape.add(out, hidden), config.norm)
+
+
+def _pooler(tape: Tape, config: EncoderConfig, hidden: Value, sequences: int) -> Value | None:
+    if config.pooler == "none":
+        return None
+    first = tape.gather(hidden, sequences)
+    return first if config.pooler == "first" else tape.tanh(tape.linear(first, hidden.columns))
+
+
+def _masked_lm(tape: Tape, config: EncoderConfig, head: MaskedLMHead, states: Value) -> None:
+    width = summed_width(config)
+    states = tape.norm(tape.linear(states, width, head.activation), "layer_norm")
+    tape.linear(states, config.vocab_size)
+    if width > config.embedding_size and not tape.autocast:
+        tape.save_new(config.vocab_size, width, 4)  # the decoder, joined from two weights
+
+
+def _classifier(
+    tape: Tape,
+    head: OrderHead | SequenceHead | TokenHead | SpanHead | ChoiceHead,
+    hidden: Value,
+    pooled: Value | None,
+    sequences: int,
+) -> None:
+    """Every head that ends in a linear layer; its outputs are never saved, so their number does not matter."""
+    if isinstance(head, TokenHead | SpanHead):
+        states = tape.dropout(hidden, head.dropout)
+    elif isinstance(head, OrderHead) or head.dense is None:
+        assert pooled is not None
+        states = tape.dropout(pooled, head.dropout)
+    else:
+        first = tape.gather(hidden, sequences)
+        if head.dense == "relu":
+            dense = tape.linear(first, first.columns, "relu")
+        else:
+            dense = tape.tanh(tape.linear(tape.dropout(first, head.dropout), first.columns))
+        states = tape.dropout(dense, head.dropout)
+    tape.linear(states, 1)
+    if isinstance(head, SpanHead) and head.no_answer:
+        tape.gather(tape.linear(tape.gather(states, sequences), 1), tape.tokens)
+
+
+def _embedding(tape: Tape, head: EmbeddingHead, hidden: Value, sequences: int) -> None:
+    if head.pooling == "cls":
+        vectors = tape.gather(hidden, sequences)
+    else:
+        tape.save(tape.cast(hidden, 4))
+        tape.save_new(tape.tokens, 1, 8)  # the slot of every token
+        tape.save_new(sequences, 1, 4)  # the length of every slot
+        vectors = Value(sequences, hidden.columns, hidden.itemsize)
+    if head.normalize:
+        tape.save(vectors)
+        for _ in ("norm", "norm kept above zero"):
+            tape.save_new(sequences, 1, vectors.itemsize)
+
+
+def _weight_copies(model: ModelConfig) -> int:
+    """Autocast's bf16 copies of all weights that a matrix product reads."""
+    tied = model.encoder.vocab_size * model.encoder.embedding_size if model.head("masked_lm") else 0
+    return 2 * (tied + sum(weight.size for weight in weights(model) if weight.kind == "linear"))

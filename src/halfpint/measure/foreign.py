@@ -1,0 +1,102 @@
+"""Counts of architectures outside the family, by running them once: their modules and FLOPs are observed.
+
+What analysis gives for the family is measured here: a parameter counts as often as its module runs, FLOPs are
+those of `torch.utils.flop_counter`, and activations are what autograd saves.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from halfpint.checkpoints.adapter import ForeignEncoder, make_foreign
+from halfpint.measure.counts import Counts
+from halfpint.model.batch import Batch
+
+_PARTS = ("embeddings", "attention", "ffn", "pooler", "head")
+
+
+def count_foreign(folder: Path, *, length: int, batch: int) -> Counts:
+    """The counts of a Hub folder that only `transformers` can build."""
+    encoder = make_foreign(folder)
+    length = min(length, encoder.num_positions)
+    uses, flops = _observe(encoder, length)
+    stored = {name: parameter.numel() for name, parameter in encoder.model.named_parameters()}
+    parts, effective = dict.fromkeys(_PARTS, 0), dict.fromkeys(_PARTS, 0)
+    for name, size in stored.items():
+        part = _part(name)
+        parts[part] += size
+        effective[part] += size * (1 if part == "embeddings" else max(1, uses[name]))
+    total = sum(stored.values())
+    return Counts(
+        stored_parameters=total,
+        effective_parameters=sum(effective.values()),
+        parts=parts,
+        effective_parts=effective,
+        bytes={"fp32": 4 * total, "bf16": 2 * total, "int8": _int8_bytes(encoder)},
+        flops=flops,
+        length=length,
+        activation_bytes=_saved_bytes(encoder, length) * batch,
+        batch=batch,
+    )
+
+
+def _part(name: str) -> str:
+    """A guess by name, for the table's sake: foreign architectures call their parts as they like."""
+    if "embed" in name:
+        return "embeddings"
+    if "pooler" in name:
+        return "pooler"
+    return "attention" if any(word in name.lower() for word in ("attn", "attention", "rel_attn")) else "ffn"
+
+
+def _observe(encoder: ForeignEncoder, length: int) -> tuple[Counter[str], int]:
+    """How often each parameter's module ran, and the FLOPs, of one sequence."""
+    uses: Counter[str] = Counter()
+    prefixes = {module: prefix for prefix, module in encoder.model.named_modules(remove_duplicate=True)}
+
+    def note(module: nn.Module, *_: Any) -> None:
+        for name, _parameter in module.named_parameters(recurse=False):
+            uses[f"{prefixes[module]}.{name}".lstrip(".")] += 1
+
+    hooks = [module.register_forward_hook(note) for module in encoder.model.modules()]
+    try:
+        with FlopCounterMode(display=False) as counter:
+            encoder(_one_sequence(length))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return uses, counter.get_total_flops()
+
+
+def _saved_bytes(encoder: ForeignEncoder, length: int) -> int:
+    """Bytes that autograd keeps for the backward pass of one sequence, in fp32 on the CPU."""
+    weights = {parameter.untyped_storage().data_ptr() for parameter in encoder.parameters()}
+    saved: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            saved[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        output = encoder(_one_sequence(length))
+    del output
+    return sum(saved.values())
+
+
+def _one_sequence(length: int) -> Batch:
+    return Batch.from_ids([[5] * length])
+
+
+def _int8_bytes(encoder: ForeignEncoder) -> int:
+    """As for the family: matrices at one byte with a scale a row, vectors in fp32."""
+    return sum(
+        each.numel() + 4 * each.shape[0] if each.dim() > 1 else 4 * each.numel() for each in encoder.model.parameters()
+    )

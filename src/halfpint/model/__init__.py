@@ -1,0 +1,1 @@
+"""The network: ragged batches, embeddings, attention, blocks, the encoder and its heads."""

@@ -1,0 +1,221 @@
+"""Ragged tokens: the only batch there is.
+
+The tokens of all sequences lie end to end; `cu_lengths` says where each begins. Nothing is padded here:
+padding exists only inside an attention backend that needs it.
+
+On an accelerator a batch is filled to a declared `BatchShape`. Filler tokens form extra sequences with
+`row == -1`, further slots are empty (length zero), and every loss ignores both, so tensors never change
+shape: one compile, one CUDA graph.
+
+Letters in comments: T tokens, S sequence slots.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+FILLER = -1
+"""The row of filler sequences and the target of unused target slots."""
+
+
+class Limits(Protocol):
+    """What an encoder can take; every `EncoderConfig` says it."""
+
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def num_positions(self) -> int: ...
+    @property
+    def num_token_types(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class BatchShape:
+    """What every batch of a run is filled to."""
+
+    tokens: int
+    sequences: int
+    longest: int
+    targets: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("tokens", "sequences", "longest"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"BatchShape.{name} is {getattr(self, name)}; it must be positive")
+        if self.targets < 0:
+            raise ValueError(f"BatchShape.targets is {self.targets}; it cannot be negative")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Tokens of several sequences, end to end."""
+
+    ids: Tensor  # (T,) int64
+    positions: Tensor  # (T,) int64, from 0 in every sequence
+    segments: Tensor  # (T,) int64
+    cu_lengths: Tensor  # (S + 1,) int32
+    row: Tensor  # (S,) int64: the row of the data a sequence belongs to, FILLER where there is none
+    document: Tensor  # (S,) int64: the document it was cut from
+    longest: int
+    """No sequence is longer. A bound, not a measurement, where the batch was filled to a shape."""
+    targets: Tensor | None = None  # (targets,) int64: tokens that a head of few tokens works on, or FILLER
+
+    @classmethod
+    def from_ids(
+        cls,
+        ids: Sequence[Sequence[int]],
+        segments: Sequence[Sequence[int]] | None = None,
+        rows: Sequence[int] | None = None,
+        documents: Sequence[int] | None = None,
+    ) -> Batch:
+        """One sequence a list. Rows and documents are numbered in order unless given."""
+        if len(ids) == 0:
+            raise ValueError("an empty batch: give at least one sequence")
+        lengths = np.fromiter((len(sequence) for sequence in ids), dtype=np.int64, count=len(ids))
+        if not lengths.all():
+            raise ValueError(
+                f"sequence {int(np.argmin(lengths))} is empty; every sequence needs at least one token "
+                "(a tokenized empty text has its special tokens)"
+            )
+        if segments is not None and [len(sequence) for sequence in segments] != lengths.tolist():
+            raise ValueError("segments must have the same lengths as ids")
+        order = np.arange(len(ids))
+        numbered = {"rows": order if rows is None else rows, "documents": order if documents is None else documents}
+        for name, values in numbered.items():
+            if len(values) != len(ids):
+                raise ValueError(f"{name} has {len(values)} entries for {len(ids)} sequences")
+        cu_lengths = np.concatenate([[0], np.cumsum(lengths)])
+        flat = np.concatenate([np.asarray(sequence, dtype=np.int64) for sequence in ids])
+        return cls(
+            ids=torch.from_numpy(flat),
+            positions=torch.from_numpy(np.arange(len(flat)) - np.repeat(cu_lengths[:-1], lengths)),
+            segments=torch.zeros(len(flat), dtype=torch.int64)
+            if segments is None
+            else torch.from_numpy(np.concatenate([np.asarray(part, dtype=np.int64) for part in segments])),
+            cu_lengths=torch.from_numpy(cu_lengths.astype(np.int32)),
+            row=torch.as_tensor(np.asarray(numbered["rows"], dtype=np.int64)),
+            document=torch.as_tensor(np.asarray(numbered["documents"], dtype=np.int64)),
+            longest=int(lengths.max()),
+        )
+
+    @property
+    def num_tokens(self) -> int:
+        """All tokens, filler included."""
+        return self.ids.shape[0]
+
+    @property
+    def num_slots(self) -> int:
+        return self.cu_lengths.shape[0] - 1
+
+    @property
+    def device(self) -> torch.device:
+        return self.ids.device
+
+    @cached_property
+    def lengths(self) -> list[int]:
+        """Lengths of all slots, on the host. Waits for the device: never read it in compiled code."""
+        return torch.diff(self.cu_lengths).tolist()
+
+    @cached_property
+    def num_real_tokens(self) -> int:
+        return sum(length for length, row in zip(self.lengths, self.row.tolist(), strict=True) if row != FILLER)
+
+    @property
+    def filler_share(self) -> float:
+        return 1 - self.num_real_tokens / self.num_tokens
+
+    def slots(self) -> Tensor:
+        """The sequence slot of every token."""  # (T,)
+        tokens = torch.arange(self.num_tokens, device=self.device, dtype=self.cu_lengths.dtype)
+        return torch.searchsorted(self.cu_lengths, tokens, right=True) - 1
+
+    def first_tokens(self) -> Tensor:
+        """Index of every sequence's first token; of an empty slot, some token."""  # (S,)
+        return self.cu_lengths[:-1].long().clamp(max=self.num_tokens - 1)
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Batch:
+        moved: dict[str, Any] = {
+            item.name: value.to(device, non_blocking=non_blocking)
+            for item in dataclasses.fields(self)
+            if isinstance(value := getattr(self, item.name), Tensor)
+        }
+        return dataclasses.replace(self, **moved)
+
+    def with_targets(self, targets: Tensor) -> Batch:
+        return dataclasses.replace(self, targets=targets)
+
+    def split(self, values: Tensor) -> Iterator[Tensor]:
+        """A tensor over tokens, cut into one piece for each real sequence, in order."""
+        if values.shape[0] != self.num_tokens:
+            raise ValueError(f"{values.shape[0]} values for {self.num_tokens} tokens")
+        for piece, row in zip(values.split(self.lengths), self.row.tolist(), strict=True):
+            if row != FILLER:
+                yield piece
+
+    def fill(self, shape: BatchShape, pad_id: int = 0) -> Batch:
+        """The same batch with filler, so that every tensor has the declared shape."""
+        missing = shape.tokens - self.num_tokens
+        if missing < 0 or self.longest > shape.longest:
+            raise ValueError(
+                f"{self.num_tokens} tokens, the longest sequence of {self.longest}, do not fit "
+                f"a shape of {shape.tokens} tokens and sequences of {shape.longest}"
+            )
+        filler = [shape.longest] * (missing // shape.longest)
+        filler += [missing % shape.longest] * (missing % shape.longest > 0)
+        empty = shape.sequences - self.num_slots - len(filler)
+        if empty < 0:
+            raise ValueError(
+                f"{self.num_slots} sequences and {len(filler)} of filler do not fit {shape.sequences} slots; "
+                "declare more slots, fewer tokens or a larger longest"
+            )
+        starts = np.cumsum(np.array([self.num_tokens, *filler] + [0] * empty))
+        positions = np.concatenate([np.arange(length) for length in filler]) if filler else np.arange(0)
+        new_rows = torch.full((len(filler) + empty,), FILLER)
+        return Batch(
+            ids=_extend(self.ids, torch.full((missing,), pad_id)),
+            positions=_extend(self.positions, torch.from_numpy(positions)),
+            segments=_extend(self.segments, torch.zeros(missing)),
+            cu_lengths=_extend(self.cu_lengths, torch.from_numpy(starts[1:])),
+            row=_extend(self.row, new_rows),
+            document=_extend(self.document, new_rows),
+            longest=shape.longest,
+            targets=_fill_targets(self.targets, shape.targets),
+        )
+
+    def check(self, limits: Limits) -> None:
+        """What an encoder cannot take is said here, on the host, in words."""
+        if self.longest > limits.num_positions:
+            raise ValueError(
+                f"a sequence of {self.longest} tokens is longer than the encoder's {limits.num_positions} positions; "
+                "truncate it, or cut it into windows"
+            )
+        low, high = int(self.ids.min()), int(self.ids.max())
+        if low < 0 or high >= limits.vocab_size:
+            raise ValueError(
+                f"token id {low if low < 0 else high} is outside the vocabulary of {limits.vocab_size}; "
+                "the tokenizer and the model do not belong together"
+            )
+        if limits.num_token_types and int(self.segments.max()) >= limits.num_token_types:
+            raise ValueError(
+                f"segment {int(self.segments.max())} is outside the encoder's {limits.num_token_types} token types"
+            )
+
+
+def _extend(values: Tensor, more: Tensor) -> Tensor:
+    return torch.cat([values, more.to(values.device, values.dtype)])
+
+
+def _fill_targets(targets: Tensor | None, slots: int) -> Tensor | None:
+    if targets is None:
+        return None
+    if len(targets) > slots:
+        raise ValueError(f"{len(targets)} targets do not fit {slots} target slots")
+    return _extend(targets, torch.full((slots - len(targets),), FILLER))

@@ -1,0 +1,84 @@
+"""The encoder: embeddings, then the blocks in the order the sharing map says, then perhaps a pooler."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from halfpint.config import EncoderConfig
+from halfpint.model import attention
+from halfpint.model.attention import AttentionPlan, plan_attention
+from halfpint.model.batch import Batch
+from halfpint.model.block import AttentionBlock, FeedForwardBlock, Vectors
+from halfpint.model.embeddings import Embeddings
+from halfpint.model.initialize import initialize
+from halfpint.model.linear import Linear
+from halfpint.model.taps import NO_TAPS, Tapped, Taps
+
+
+@dataclass
+class Output:
+    """What a forward pass returns. Letters: T tokens, S sequence slots, H hidden size."""
+
+    hidden: Tensor  # (T, H)
+    pooled: Tensor | None  # (S, H)
+    tapped: Tapped = field(default_factory=Tapped)
+
+
+class Encoder(nn.Module):
+    """Any member of the family."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embeddings = Embeddings(config)
+        self.attention = nn.ModuleList(AttentionBlock(config, heads) for heads in config.num_heads)
+        self.ffn = nn.ModuleList(FeedForwardBlock(config, size) for size in config.ffn_size)
+        if config.pooler == "tanh":
+            self.pooler = Linear(config.hidden_size, config.hidden_size)
+        initialize(self, config.initializer_range)
+
+    def forward(self, batch: Batch, taps: Taps = NO_TAPS) -> Output:
+        taps.check(self.config.num_layers)
+        drops_attention = self.training and self.config.attention_dropout > 0
+        hidden = self.embeddings(batch)
+        plan = plan_attention(batch, _compute_dtype(hidden), exact=drops_attention, padding=taps.need_padding)
+        tapped = Tapped()
+        if 0 in taps.hidden:
+            tapped.hidden[0] = hidden
+        sharing = self.config.sharing
+        for layer, (attention_index, ffn_index) in enumerate(zip(sharing.attention, sharing.ffn, strict=True), start=1):
+            attended, vectors = self.attention[attention_index](hidden, plan)
+            hidden = self.ffn[ffn_index](attended, hidden)
+            _tap(tapped, taps, layer, hidden, vectors, plan)
+        return Output(hidden, self.pool(hidden, batch), tapped)
+
+    def pool(self, hidden: Tensor, batch: Batch) -> Tensor | None:
+        if self.config.pooler == "none":
+            return None
+        first = hidden[batch.first_tokens()]
+        return torch.tanh(self.pooler(first)) if self.config.pooler == "tanh" else first
+
+
+def _compute_dtype(hidden: Tensor) -> torch.dtype:
+    """The dtype that attention will see: autocast's, where it is on."""
+    device = hidden.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
+
+
+def _tap(tapped: Tapped, taps: Taps, layer: int, hidden: Tensor, vectors: Vectors, plan: AttentionPlan) -> None:
+    if layer in taps.hidden:
+        tapped.hidden[layer] = hidden
+    if layer in taps.vectors:
+        tapped.queries[layer] = vectors.query
+        tapped.keys[layer] = vectors.key
+        tapped.values[layer] = vectors.value
+    if layer in taps.scores or layer in taps.probabilities:
+        assert plan.padding is not None
+        scores = attention.scores(vectors.query, vectors.key, plan.padding)
+        if layer in taps.scores:
+            tapped.scores[layer] = scores
+        if layer in taps.probabilities:
+            tapped.probabilities[layer] = attention.probabilities(scores, plan.padding)

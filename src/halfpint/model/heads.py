@@ -1,0 +1,185 @@
+"""Heads: what turns an encoder's states into answers.
+
+Each takes the encoder's `Output` and the `Batch`. Letters: T tokens, S sequence slots, H hidden size,
+E embedding size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from halfpint.config import (
+    ChoiceHead,
+    EmbeddingHead,
+    EncoderConfig,
+    HeadConfig,
+    MaskedLMHead,
+    OrderHead,
+    SequenceHead,
+    SpanHead,
+    TokenHead,
+)
+from halfpint.model.batch import Batch
+from halfpint.model.encoder import Output
+from halfpint.model.linear import Linear, linear
+
+
+class MaskedLM(nn.Module):
+    """Word scores: (targets, V), or (T, V) where the batch names no targets.
+
+    The decoder is the word embedding itself, handed in by the network. MobileBERT's embedding is narrower
+    than its transform; what is missing is a matrix of the head's own (`extra`).
+    """
+
+    def __init__(self, config: EncoderConfig, head: MaskedLMHead) -> None:
+        super().__init__()
+        self.activation = head.activation
+        # ALBERT transforms to E; the others stay in H and MobileBERT decodes from there.
+        width = config.embedding_size if config.embedding_projection == "sum" else config.hidden_size
+        self.transform = Linear(config.hidden_size, width)
+        self.norm = nn.LayerNorm(width, eps=config.norm_eps)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+        if width > config.embedding_size:
+            self.extra = Linear(width - config.embedding_size, config.vocab_size, bias=False)
+
+    def forward(self, output: Output, batch: Batch, words: Tensor) -> Tensor:
+        hidden = output.hidden if batch.targets is None else output.hidden[batch.targets.clamp(min=0)]
+        states = self.norm(self.transform(hidden, self.activation))
+        return linear(states, self.decoder(words), self.bias)
+
+    def decoder(self, words: Tensor) -> Tensor:
+        return torch.cat([words, self.extra.weight], dim=1) if hasattr(self, "extra") else words
+
+
+class Order(nn.Module):
+    """Next sentence, sentence order, or StructBERT's three-way order: (S, classes)."""
+
+    def __init__(self, config: EncoderConfig, head: OrderHead) -> None:
+        super().__init__()
+        self.dropout = head.dropout
+        self.classifier = Linear(config.hidden_size, head.num_classes)
+
+    def forward(self, output: Output, batch: Batch) -> Tensor:
+        assert output.pooled is not None
+        scores: Tensor = self.classifier(F.dropout(output.pooled, self.dropout, self.training))
+        return scores
+
+
+class Classifier(nn.Module):
+    """A classifier of the first token, through the pooler or a dense layer of its own: (S, outputs)."""
+
+    def __init__(self, config: EncoderConfig, head: SequenceHead | ChoiceHead, num_outputs: int) -> None:
+        super().__init__()
+        self.head = head
+        if head.dense:
+            self.dense = Linear(config.hidden_size, config.hidden_size)
+        self.classifier = Linear(config.hidden_size, num_outputs)
+
+    def forward(self, output: Output, batch: Batch) -> Tensor:
+        scores: Tensor = self.classifier(F.dropout(self.pool(output, batch), self.head.dropout, self.training))
+        return scores
+
+    def pool(self, output: Output, batch: Batch) -> Tensor:
+        if self.head.dense is None:
+            assert output.pooled is not None
+            return output.pooled
+        first = output.hidden[batch.first_tokens()]
+        if self.head.dense == "relu":  # DistilBERT
+            return F.relu(self.dense(first))
+        return torch.tanh(self.dense(F.dropout(first, self.head.dropout, self.training)))  # RoBERTa
+
+
+class Sequence(Classifier):
+    """One score a label: (S, labels)."""
+
+    def __init__(self, config: EncoderConfig, head: SequenceHead) -> None:
+        super().__init__(config, head, len(head.labels))
+
+
+class Choice(Classifier):
+    """One score an option; options of one question share a row: (S,)."""
+
+    def __init__(self, config: EncoderConfig, head: ChoiceHead) -> None:
+        super().__init__(config, head, 1)
+
+    def forward(self, output: Output, batch: Batch) -> Tensor:
+        return super().forward(output, batch)[:, 0]
+
+
+class Token(nn.Module):
+    """Label scores of every token: (T, labels)."""
+
+    def __init__(self, config: EncoderConfig, head: TokenHead) -> None:
+        super().__init__()
+        self.dropout = head.dropout
+        self.classifier = Linear(config.hidden_size, len(head.labels))
+
+    def forward(self, output: Output, batch: Batch) -> Tensor:
+        scores: Tensor = self.classifier(F.dropout(output.hidden, self.dropout, self.training))
+        return scores
+
+
+class Span(nn.Module):
+    """Start and end scores of every token, (T, 2); `no_answer` adds a third column.
+
+    The third column is the score that a token's sequence holds no answer, made from its first token and
+    repeated along the sequence, so that the answer of this head, too, is one tensor over tokens.
+    """
+
+    def __init__(self, config: EncoderConfig, head: SpanHead) -> None:
+        super().__init__()
+        self.dropout = head.dropout
+        self.classifier = Linear(config.hidden_size, 2)
+        if head.no_answer:
+            self.no_answer = Linear(config.hidden_size, 1)
+
+    def forward(self, output: Output, batch: Batch) -> Tensor:
+        hidden = F.dropout(output.hidden, self.dropout, self.training)
+        scores: Tensor = self.classifier(hidden)
+        if not hasattr(self, "no_answer"):
+            return scores
+        absent = self.no_answer(hidden[batch.first_tokens()])
+        return torch.cat([scores, absent[batch.slots()]], dim=1)
+
+
+class Embedding(nn.Module):
+    """One vector a sequence: (S, H). An empty slot's is zero."""
+
+    def __init__(self, config: EncoderConfig, head: EmbeddingHead) -> None:
+        super().__init__()
+        self.head = head
+
+    def forward(self, output: Output, batch: Batch) -> Tensor:
+        return embed(output.hidden, batch, self.head)
+
+
+def embed(hidden: Tensor, batch: Batch, head: EmbeddingHead) -> Tensor:
+    """The mean or the first of every sequence's states: (T, H) → (S, H)."""
+    if head.pooling == "cls":
+        vectors = hidden[batch.first_tokens()]
+    else:
+        sums = hidden.new_zeros(batch.num_slots, hidden.shape[1], dtype=torch.float32)
+        sums = sums.index_add(0, batch.slots(), hidden.float())
+        counts = torch.diff(batch.cu_lengths).clamp(min=1)
+        vectors = (sums / counts[:, None]).to(hidden.dtype)
+    return F.normalize(vectors, dim=1) if head.normalize else vectors
+
+
+_MODULES: dict[type, Callable[[EncoderConfig, Any], nn.Module]] = {
+    MaskedLMHead: MaskedLM,
+    OrderHead: Order,
+    SequenceHead: Sequence,
+    TokenHead: Token,
+    SpanHead: Span,
+    ChoiceHead: Choice,
+    EmbeddingHead: Embedding,
+}
+
+
+def make_head(config: EncoderConfig, head: HeadConfig) -> nn.Module:
+    return _MODULES[type(head)](config, head)
