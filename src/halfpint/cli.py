@@ -1,25 +1,50 @@
 """The command line: one command a verb; parse, call, print.
 
-Exit codes: 0; 2 with one clear line on bad input; 130 when interrupted.
+Exit codes: 0; 2 with one clear line on bad input; 130 when interrupted; 1 when something else broke.
 """
 
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
+from typer.core import TyperGroup
+
+from halfpint.measure.cost import CostFailed
 
 if TYPE_CHECKING:
     from halfpint.doctor import Diagnosis
     from halfpint.measure.profile import Profile
 
+
+class Verbs(TyperGroup):
+    """All commands; what goes wrong in one becomes one line and an exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise _failure("interrupted", 130) from None
+        except ValueError as error:
+            # A user's mistake: every ValueError of ours says what was given, expected, and to be done.
+            raise _failure(f"halfpint: {error}", 2) from error
+        except CostFailed as error:
+            raise _failure(f"halfpint: {error}", 1) from error
+
+
+def _failure(message: str, code: int) -> typer.Exit:
+    err.print(Text(" ".join(message.split()), style="red"), soft_wrap=True)
+    return typer.Exit(code)
+
+
 app = typer.Typer(
+    cls=Verbs,
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -31,7 +56,8 @@ err = Console(stderr=True)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
-MODELS_A_TABLE = 6
+WIDEST_NAME = 14
+"""Of a column whose figures are narrower; longer names are folded, figures never."""
 
 
 @app.command()
@@ -55,9 +81,7 @@ def profile(
 
     options = {"batch": batch, "length": length, "device": device, "precision": precision, "thorough": thorough}
     profiles = []
-    with Progress(
-        SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=err, transient=True
-    ) as progress:
+    with _progress() as progress:
         task = progress.add_task("", total=len(models))
         for name in models:
             progress.update(task, description=f"{'measuring' if measure else 'counting'} {name}")
@@ -65,11 +89,17 @@ def profile(
     if as_json:
         print(json.dumps([each.to_dict() for each in profiles], indent=2))
         return
-    for start in range(0, len(profiles), MODELS_A_TABLE):
-        out.print(_profile_table(profiles[start : start + MODELS_A_TABLE]))
-    for each in profiles:
-        if each.note:
-            out.print(f"{each.model}: {each.note}", style="dim")
+    for table in _profile_tables(profiles):
+        out.print(table)
+    remarks = [_profile_caption(profiles), *(f"{each.model}: {each.note}" for each in profiles if each.note)]
+    for remark in remarks:
+        out.print(Text(remark, style="dim"))
+
+
+def _progress() -> Progress:
+    """What is being done and for how long; nothing where nobody watches."""
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    return Progress(*columns, console=err, transient=True, disable=not err.is_terminal)
 
 
 Cell = Callable[["Profile"], str]
@@ -96,34 +126,58 @@ MEASURED: list[tuple[str, Cell]] = [
 ]
 
 
-def _profile_table(profiles: list[Profile]) -> Table:
-    """Figures down, models across: five models fit a terminal of eighty columns."""
-    first = profiles[0]
-    caption = f"GFLOPs and latency: one text of {first.counts.length} tokens; training step: activations of "
-    caption += f"{first.counts.batch} such texts in bf16"
+def _profile_tables(profiles: list[Profile]) -> Iterator[Table]:
+    """Figures down, models across: as many in a table as fit the terminal, which are five in eighty columns."""
     rows = COUNTED
-    if first.cost is not None:
-        rows = COUNTED + [row for row in MEASURED if first.latency_ms.p99 is not None or "p99" not in row[0]]
-        rows = rows + [(_throughput_label(name), _throughput_cell(name)) for name in first.throughput]
-        caption += f"; texts/s: batches of {first.cost.batch}; {first.cost.precision} on {first.cost.threads} "
-        caption += f"{first.cost.device} threads; median (lowest–highest)"
-    table = Table(box=None, pad_edge=False, caption=caption, caption_justify="left", header_style="bold")
+    if profiles[0].cost is not None:
+        rows = COUNTED + [row for row in MEASURED if profiles[0].latency_ms.p99 is not None or "p99" not in row[0]]
+        # A model with few positions has lengths of its own.
+        lengths = {name for each in profiles for name in each.throughput}
+        rows = rows + [(_throughput_label(name), _throughput_cell(name)) for name in sorted(lengths, key=_by_number)]
+    labels = max(len(label) for label, _ in rows)
+    columns = [(each.model, [cell(each) for _, cell in rows]) for each in profiles]
+    widths = [max(min(len(name), WIDEST_NAME), *map(len, cells)) for name, cells in columns]
+    start = 0
+    for end in range(1, len(profiles) + 1):
+        if end == len(profiles) or labels + sum(2 + width for width in widths[start : end + 1]) > out.width:
+            yield _table([label for label, _ in rows], columns[start:end], widths[start:end])
+            start = end
+
+
+def _table(labels: list[str], columns: list[tuple[str, list[str]]], widths: list[int]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("", no_wrap=True)
-    for each in profiles:
-        table.add_column(each.model, justify="right", overflow="fold")
-    for label, cell in rows:
-        table.add_row(label, *(cell(each) for each in profiles))
+    for (name, _), width in zip(columns, widths, strict=True):
+        table.add_column(Text(name), justify="right", overflow="fold", width=width)
+    for label, cells in zip(labels, zip(*(cells for _, cells in columns), strict=True), strict=True):
+        table.add_row(label, *cells)
     return table
 
 
+def _profile_caption(profiles: list[Profile]) -> str:
+    longest = max(profiles, key=lambda each: each.counts.length)
+    caption = f"GFLOPs and latency: one text of {longest.counts.length} tokens; training step: activations of "
+    caption += f"{longest.counts.batch} such texts in bf16"
+    if longest.cost is not None:
+        caption += f"; texts/s: batches of {longest.cost.batch}, by length in tokens, median ± half the range; "
+        caption += f"{longest.cost.precision} on {longest.cost.threads} {longest.cost.device} threads"
+    return caption
+
+
+def _by_number(name: str) -> tuple[bool, int]:
+    return (False, int(name)) if name.isdecimal() else (True, 0)
+
+
 def _throughput_label(name: str) -> str:
-    return "texts/s, mixed lengths" if name == "mixed" else f"texts/s, {name} tokens"
+    return f"texts/s, {name}"
 
 
 def _throughput_cell(name: str) -> Cell:
     def cell(profile: Profile) -> str:
         spread = profile.throughput.get(name)
-        return "–" if spread is None else f"{spread.median:,.0f} ({spread.low:,.0f}–{spread.high:,.0f})"
+        if spread is None:
+            return "–"
+        return f"{spread.median:,.0f} ±{50 * (spread.high - spread.low) / spread.median:.0f}%"
 
     return cell
 
@@ -141,7 +195,7 @@ def doctor(as_json: AsJson = False) -> None:
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in _doctor_rows(found):
-        table.add_row(name, value)
+        table.add_row(Text(name), Text(value))
     out.print(table)
 
 
@@ -159,7 +213,7 @@ def _doctor_rows(found: Diagnosis) -> list[tuple[str, str]]:
         state = f"missing {', '.join(extra.missing)}: {extra.remedy}" if extra.missing else "installed"
         rows.append((f"[{extra.name}]", f"{extra.purpose}: {state}"))
     rows.append(("Hub cache", f"{found.cache}: {found.cache_mb:,.0f} MB, {found.disk_free_gb:,.0f} GB free"))
-    return [(name.replace("[", "\\["), value.replace("[", "\\[")) for name, value in rows]
+    return rows
 
 
 def _torch_line(facts: dict[str, Any] | None) -> str:
@@ -178,16 +232,7 @@ def _accelerator_line(facts: dict[str, Any] | None) -> str:
 
 
 def main() -> None:
-    """Run, and turn what went wrong into one line and an exit code."""
-    try:
-        app()
-    except KeyboardInterrupt:
-        err.print("interrupted")
-        sys.exit(130)
-    except ValueError as error:
-        # A user's mistake: every ValueError of ours says what was given, expected, and to be done.
-        err.print(f"halfpint: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
-        sys.exit(2)
+    app()
 
 
 if __name__ == "__main__":

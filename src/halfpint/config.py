@@ -22,6 +22,7 @@ Projection = Literal["none", "words", "sum"]
 Problem = Literal["single_label", "multi_label", "regression"]
 Pooling = Literal["mean", "cls"]
 Pooler = Literal["none", "tanh", "first"]
+Dense = Literal["tanh", "relu"]
 
 SHARING_NAMES = ("none", "attention", "ffn", "all")
 
@@ -35,6 +36,15 @@ def _require(condition: bool, message: str) -> None:
         raise ConfigError(message)
 
 
+def _require_choice(name: str, value: object, allowed: Any) -> None:
+    choices = get_args(allowed)
+    _require(value in choices, f"{name} is {value!r}; it is one of {', '.join(choices)}")
+
+
+def _require_share(name: str, value: float) -> None:
+    _require(0 <= value < 1, f"{name} is {value}; it must be in [0, 1)")
+
+
 @dataclass(frozen=True)
 class Sharing:
     """Logical layer → physical attention block, and logical layer → physical FFN block."""
@@ -43,6 +53,8 @@ class Sharing:
     ffn: tuple[int, ...]
 
     def __post_init__(self) -> None:
+        for name in ("attention", "ffn"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
         _require(len(self.attention) > 0, "an encoder needs at least one layer")
         _require(
             len(self.attention) == len(self.ffn),
@@ -147,7 +159,7 @@ class EncoderConfig:
         for name in ("norm_eps", "closing_norm_eps", "initializer_range"):
             _require(getattr(self, name) > 0, f"{name} is {getattr(self, name)}; it must be positive")
         for name in ("dropout", "attention_dropout"):
-            _require(0 <= getattr(self, name) < 1, f"{name} is {getattr(self, name)}; it must be in [0, 1)")
+            _require_share(name, getattr(self, name))
 
     def _check_blocks(self) -> None:
         for name, num_blocks in (
@@ -174,8 +186,7 @@ class EncoderConfig:
             ("embedding_projection", Projection),
             ("pooler", Pooler),
         ):
-            value, choices = getattr(self, name), get_args(allowed)
-            _require(value in choices, f"{name} is {value!r}; it is one of {', '.join(choices)}")
+            _require_choice(name, getattr(self, name), allowed)
         if self.embedding_projection == "none":
             _require(
                 self.embedding_size == self.hidden_size and not self.trigram,
@@ -248,6 +259,9 @@ class MaskedLMHead:
     kind: ClassVar[str] = "masked_lm"
     activation: Activation = "gelu"
 
+    def __post_init__(self) -> None:
+        _require_choice("activation", self.activation, Activation)
+
 
 @dataclass(frozen=True)
 class OrderHead:
@@ -259,6 +273,7 @@ class OrderHead:
 
     def __post_init__(self) -> None:
         _require(self.num_classes in (2, 3), f"an order head has 2 or 3 classes, not {self.num_classes}")
+        _require_share("dropout", self.dropout)
 
 
 @dataclass(frozen=True)
@@ -268,14 +283,15 @@ class SequenceHead:
     kind: ClassVar[str] = "sequence"
     labels: tuple[str, ...]
     problem: Problem = "single_label"
-    dense: Literal["tanh", "relu"] | None = None
+    dense: Dense | None = None
     """A dense layer of the head's own on the first token (RoBERTa, DistilBERT) instead of the pooler."""
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "labels", tuple(self.labels))
         _require(len(self.labels) > 0, "a sequence head needs at least one label")
-        _require(self.problem in get_args(Problem), f"problem is {self.problem!r}; it is one of {get_args(Problem)}")
+        _require_choice("problem", self.problem, Problem)
+        _check_classifier(self)
 
 
 @dataclass(frozen=True)
@@ -289,6 +305,7 @@ class TokenHead:
     def __post_init__(self) -> None:
         object.__setattr__(self, "labels", tuple(self.labels))
         _require(len(self.labels) > 0, "a token head needs at least one label")
+        _require_share("dropout", self.dropout)
 
 
 @dataclass(frozen=True)
@@ -299,14 +316,26 @@ class SpanHead:
     no_answer: bool = False
     dropout: float = 0.0
 
+    def __post_init__(self) -> None:
+        _require_share("dropout", self.dropout)
+
 
 @dataclass(frozen=True)
 class ChoiceHead:
     """One score a sequence; the sequences of a row are its options."""
 
     kind: ClassVar[str] = "choice"
-    dense: Literal["tanh", "relu"] | None = None
+    dense: Dense | None = None
     dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        _check_classifier(self)
+
+
+def _check_classifier(head: SequenceHead | ChoiceHead) -> None:
+    if head.dense is not None:
+        _require_choice("dense", head.dense, Dense)
+    _require_share("dropout", head.dropout)
 
 
 @dataclass(frozen=True)
@@ -318,7 +347,7 @@ class EmbeddingHead:
     normalize: bool = True
 
     def __post_init__(self) -> None:
-        _require(self.pooling in get_args(Pooling), f"pooling is {self.pooling!r}; it is one of {get_args(Pooling)}")
+        _require_choice("pooling", self.pooling, Pooling)
 
 
 HeadConfig = MaskedLMHead | OrderHead | SequenceHead | TokenHead | SpanHead | ChoiceHead | EmbeddingHead
@@ -371,13 +400,12 @@ def from_dict(values: Mapping[str, Any]) -> ModelConfig:
     """The reverse of `to_dict`; every unknown or missing field is named."""
     try:
         encoder = dict(values["encoder"])
-        sharing = encoder.pop("sharing")
+        sharing = dict(encoder.pop("sharing"))
         heads = [dict(head) for head in values.get("heads", ())]
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"not a Halfpint config: {error!r} is missing or malformed") from error
-    maps = {name: tuple(blocks) for name, blocks in sharing.items()}
     return ModelConfig(
-        encoder=_build(EncoderConfig, {**encoder, "sharing": _build(Sharing, maps)}),
+        encoder=_build(EncoderConfig, {**encoder, "sharing": _build(Sharing, sharing)}),
         heads=tuple(_build(_head_class(head.pop("kind", None)), head) for head in heads),
     )
 
@@ -393,7 +421,10 @@ def _build(cls: type, values: Mapping[str, Any]) -> Any:
     _require(not unknown, f"{cls.__name__} has no field {', '.join(unknown)}; its fields are {', '.join(known)}")
     missing = [name for name, item in known.items() if name not in values and _has_no_default(item)]
     _require(not missing, f"{cls.__name__} needs {', '.join(missing)}")
-    return cls(**values)
+    try:
+        return cls(**values)
+    except TypeError as error:  # null, text or a list where a number belongs
+        raise ConfigError(f"{cls.__name__} has a field of the wrong type: {error}") from error
 
 
 def _has_no_default(item: dataclasses.Field[Any]) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from halfpint.artifact import ArtifactError, read_artifact, recover, replace_folder
+from halfpint.artifact.swap import read_steadily
 from tests.artifact.processes import CRASH, run
 from tests.artifact.samples import beside, fill, word_of, write_sample
 
@@ -170,6 +171,22 @@ def test_a_reader_beside_a_writer_always_sees_one_whole_folder(old: Path) -> Non
         words.append(artifact.config["word"])
     assert done.is_set()
     assert len(set(words)) > 1
+
+
+@pytest.mark.parametrize("swaps", [1, 2, 3])
+def test_a_reader_that_was_overtaken_reads_again(old: Path, swaps: int) -> None:
+    seen = []
+
+    def read(folder: Path) -> str:
+        seen.append((folder / "onnx" / "model.onnx").read_text())
+        if len(seen) == 1:
+            # The second swap may give the new folder the inode number of the first, which is free by then.
+            for number in range(swaps):
+                write_sample(folder, f"swap {number}", overwrite=True)
+        return seen[-1]
+
+    assert read_steadily(old, read) == f"swap {swaps - 1}"
+    assert seen == ["old", f"swap {swaps - 1}"]
 
 
 def test_writers_in_turn_leave_the_word_of_one(out: Path) -> None:

@@ -96,17 +96,17 @@ def read_steadily(folder: Path | str, read: Callable[[Path], T]) -> T:
     places = _Places.beside(folder)
     while True:
         recover(places.out)
-        before = _identity(places.out)
-        try:
-            result = read(places.out)
-        except ArtifactError:
-            in_a_swap = before is None and os.path.lexists(places.old)
-            if _identity(places.out) == before and not in_a_swap:
-                raise
-        else:
-            # Otherwise this may be one folder's config with the other's metadata.
-            if _identity(places.out) == before:
-                return result
+        with _pinned(places.out) as before:
+            try:
+                result = read(places.out)
+            except ArtifactError:
+                in_a_swap = before is None and os.path.lexists(places.old)
+                if _identity(places.out) == before and not in_a_swap:
+                    raise
+            else:
+                # Otherwise this may be one folder's config with the other's metadata.
+                if _identity(places.out) == before:
+                    return result
 
 
 @dataclass(frozen=True)
@@ -231,6 +231,19 @@ def _identity(place: Path | int) -> tuple[int, int] | None:
     except OSError:
         return None
     return status.st_dev, status.st_ino
+
+
+@contextmanager
+def _pinned(folder: Path) -> Iterator[tuple[int, int] | None]:
+    """A folder's identity, which no other can take on meanwhile: the inode of an open folder is not used again."""
+    descriptor = None
+    with suppress(OSError):
+        descriptor = os.open(folder, getattr(os, "O_PATH", os.O_RDONLY))
+    try:
+        yield _identity(folder if descriptor is None else descriptor)
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
 
 
 def _remove(path: Path) -> None:

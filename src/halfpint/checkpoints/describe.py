@@ -29,7 +29,12 @@ class Description:
 def describe(artifact: Artifact, stored: Container[str] | None = None) -> Description:
     """The model of a folder. `stored` are the names of its tensors, read from the files unless given."""
     if artifact.config.get("model_type") == OWN:
-        return Description(from_dict(artifact.config), None)
+        try:
+            return Description(from_dict(artifact.config), None)
+        except (TypeError, AttributeError) as error:
+            raise ConfigError(
+                f"{artifact.folder}/config.json is no Halfpint config ({error}); write the folder again"
+            ) from error
     family = _find_family(artifact.config)
     if stored is None:
         stored = tensor_names(artifact)
@@ -38,6 +43,10 @@ def describe(artifact: Artifact, stored: Container[str] | None = None) -> Descri
         heads = _read_heads(family, artifact.config, encoder, stored)
     except KeyError as error:
         raise ConfigError(f"{artifact.folder}/config.json has no {error}; a {family.name} config needs it") from error
+    except (TypeError, AttributeError, ZeroDivisionError) as error:
+        raise ConfigError(
+            f"{artifact.folder}/config.json is no {family.name} config ({error}); compare it with the original"
+        ) from error
     if not artifact.config.get("tie_word_embeddings", True) and any(head.kind == "masked_lm" for head in heads):
         raise Inexpressible("the masked-LM decoder is not tied to the word embeddings")
     if not _has_pooler(family, artifact.config, encoder, stored):

@@ -6,7 +6,7 @@ Nothing is guessed: a tensor that is missing or has another shape is named, with
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from halfpint.checkpoints.describe import as_stored, describe, modern_name, unre
 from halfpint.checkpoints.families import TRANSPOSED, Names
 from halfpint.model.network import Network
 
-_BUFFERS = ("position_ids", "token_type_ids")
+BUFFERS = ("position_ids", "token_type_ids")
 """Ends of names that older checkpoints store though nothing was learnt in them."""
 
 Shape = tuple[int, ...]
@@ -31,7 +31,7 @@ class Tensors:
 
     def __init__(self, files: dict[str, Any]) -> None:
         self._files = {modern_name(name): (file, name) for name, file in files.items()}
-        self.unread = {name for name in self._files if not name.endswith(_BUFFERS)}
+        self.unread = {name for name in self._files if not name.endswith(BUFFERS)}
 
     def __contains__(self, name: object) -> bool:
         return name in self._files
@@ -79,10 +79,16 @@ def read_network(artifact: Artifact, *, dtype: torch.dtype = torch.float32) -> N
         }
         unread = sorted(tensors.unread - set(family.tied if family else ()))
     network.load_state_dict(state, assign=True)
+    warn_of_unread(artifact.folder, unread)
+    return network.eval()
+
+
+def warn_of_unread(folder: Path, names: Iterable[str]) -> None:
+    """Tensors that lie in a folder and are no part of the model are told, never dropped in silence."""
+    unread = sorted(names)
     if unread:
         more = f" and {len(unread) - 3} more" if len(unread) > 3 else ""
-        warnings.warn(f"{artifact.folder}: no use for {', '.join(unread[:3])}{more}", stacklevel=2)
-    return network.eval()
+        warnings.warn(f"{folder}: no use for {', '.join(unread[:3])}{more}", stacklevel=3)
 
 
 def _require_all(names: Names, expected: dict[str, Shape], tensors: Tensors, folder: Path) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from halfpint.artifact import ArtifactError, read_artifact
 from halfpint.checkpoints.adapter import ForeignEncoder, read_foreign
@@ -22,6 +23,7 @@ from halfpint.data.tokenizer import Tokenizer, read_tokenizer, require_fit
 from halfpint.model.batch import Batch, Limits
 from halfpint.model.encoder import Encoder, Output
 from halfpint.model.heads import embed
+from halfpint.model.linear import pack_for_inference
 from halfpint.model.network import Network
 
 Ids = Sequence[Sequence[int]]
@@ -63,39 +65,41 @@ class Model:
         self.module.to(device=device, dtype=dtype)
         return self
 
+    def pack(self) -> Model:
+        """Lay the weights out for inference on this CPU; `module` cannot be trained, moved or saved after it."""
+        pack_for_inference(self.module)
+        return self
+
     def encode(self, ids: Ids, segments: Ids | None = None) -> list[Array]:
         """The last states: one array (length, hidden) for each sequence."""
-        return [_numpy(piece) for batch, output in self._run(ids, segments) for piece in batch.split(output.hidden)]
+        return self._run(ids, segments, lambda batch, output: output.hidden, over_tokens=True)
 
     def logits(self, ids: Ids, segments: Ids | None = None, head: str | None = None) -> list[Array]:
         """A head's scores: one array for each sequence, over its tokens where the head is one of tokens."""
         network = self._network_with_head(head)
         kind = head or next(kind for kind in network.heads if kind != "embedding")
-        answers: list[Array] = []
-        for batch, output in self._run(ids, segments):
-            with torch.inference_mode():
-                answer = network.answer(kind, output, batch)
-            pieces = batch.split(answer) if len(answer) == batch.num_tokens and kind in TOKEN_HEADS else answer
-            answers += [_numpy(piece) for piece in pieces]
-        return answers
+        return self._run(
+            ids, segments, lambda batch, output: network.answer(kind, output, batch), over_tokens=kind in TOKEN_HEADS
+        )
 
     def embed(self, texts: Sequence[str]) -> Array:
         """One vector for each text: (texts, hidden)."""
-        if isinstance(texts, str):
-            raise ValueError("embed takes a list of texts; put the one text in a list")
         if self.tokenizer is None:
             raise ArtifactError("this model has no tokenizer.json, so it takes ids (encode), not texts")
+        _check_texts(texts)
         tokenized = self.tokenizer(texts, self.max_length)
         if tokenized.num_truncated:
             warnings.warn(
                 f"{tokenized.num_truncated} of {len(texts)} texts have more than {self.max_length} tokens and were cut",
                 stacklevel=2,
             )
-        vectors = []
-        for batch, output in self._run(tokenized.ids, tokenized.segments):
-            with torch.inference_mode():
-                vectors.append(_numpy(embed(output.hidden, batch, self.embedding)))
-        return np.concatenate(vectors)
+        vectors = self._run(
+            tokenized.ids,
+            tokenized.segments,
+            lambda batch, output: embed(output.hidden, batch, self.embedding),
+            over_tokens=False,
+        )
+        return np.stack(vectors)
 
     def _network_with_head(self, head: str | None) -> Network:
         heads = [kind for kind in self.module.heads if kind != "embedding"] if isinstance(self.module, Network) else []
@@ -105,42 +109,77 @@ class Model:
         assert isinstance(self.module, Network)
         return self.module
 
-    def _run(self, ids: Ids, segments: Ids | None) -> Iterator[tuple[Batch, Output]]:
+    def _run(
+        self, ids: Ids, segments: Ids | None, answer: Callable[[Batch, Output], Tensor], *, over_tokens: bool
+    ) -> list[Array]:
+        """One array a sequence, in their order; run in order of length, which makes equal neighbours."""
+        _check_ids(ids, segments)
         device = next(self.module.parameters()).device
         self.module.eval()
-        for start, end in _groups(ids, TOKENS_AT_ONCE.get(device.type, 4096)):
-            batch = Batch.from_ids(ids[start:end], segments[start:end] if segments else None)
+        answers: list[Array] = [_NOTHING] * len(ids)
+        for group in _groups(ids, TOKENS_AT_ONCE.get(device.type, 4096)):
+            batch = Batch.from_ids(
+                [ids[index] for index in group], None if segments is None else [segments[index] for index in group]
+            )
             batch.check(self.limits)
             with torch.inference_mode():
-                batch = batch.to(device)
-                yield batch, self.encoder(batch)
+                moved = batch.to(device)
+                values = answer(moved, self.encoder(moved)).float().cpu()
+                pieces = batch.split(values) if over_tokens else values
+                for index, piece in zip(group, pieces, strict=True):
+                    answers[index] = piece.numpy()
+        return answers
 
+
+_NOTHING: Array = np.empty(0)
 
 TOKEN_HEADS = ("masked_lm", "token", "span")
 """Heads that answer for every token."""
 
 
-def _groups(ids: Ids, tokens: int) -> Iterator[tuple[int, int]]:
-    """Consecutive sequences of at most so many tokens together, or one that alone is longer."""
+def _check_texts(texts: Sequence[str]) -> None:
+    if isinstance(texts, str):
+        raise ValueError("embed takes a list of texts; put the one text in a list")
+    if len(texts) == 0:
+        raise ValueError("no texts: give at least one")
+    for index, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise ValueError(f"text {index} is {text!r}, a {type(text).__name__}; embed takes strings")
+
+
+def _check_ids(ids: Ids, segments: Ids | None) -> None:
     if len(ids) == 0:
         raise ValueError("an empty batch: give at least one sequence")
-    start = count = 0
-    for index, sequence in enumerate(ids):
-        if index > start and count + len(sequence) > tokens:
-            yield start, index
-            start, count = index, 0
-        count += len(sequence)
-    yield start, len(ids)
+    if isinstance(ids, str) or any(isinstance(each, str) for each in ids):
+        raise ValueError("this call takes token ids, one list a sequence; texts go to embed")
+    empty = next((index for index, each in enumerate(ids) if len(each) == 0), None)
+    if empty is not None:
+        raise ValueError(f"sequence {empty} is empty; every sequence needs at least one token")
+    if segments is not None and len(segments) != len(ids):
+        raise ValueError(f"{len(segments)} lists of segments for {len(ids)} sequences; give one for each")
 
 
-def _numpy(values: torch.Tensor) -> Array:
-    array: Array = values.float().cpu().numpy()
-    return array
+def _groups(ids: Ids, tokens: int) -> Iterator[list[int]]:
+    """All sequences by length, in groups of at most so many tokens, or one that alone is longer."""
+    group: list[int] = []
+    count = 0
+    for index in sorted(range(len(ids)), key=lambda each: len(ids[each])):
+        if group and count + len(ids[index]) > tokens:
+            yield group
+            group, count = [], 0
+        group.append(index)
+        count += len(ids[index])
+    yield group
 
 
-def load(name: str | Path, *, dtype: torch.dtype = torch.float32, revision: str | None = None) -> Model:
-    """A model by its folder, preset or Hub name; architectures outside the family through the adapter."""
-    artifact = read_artifact(find_folder(name, revision=revision))
+def load(
+    name: str | Path, *, dtype: torch.dtype = torch.float32, revision: str | None = None, verify: bool = True
+) -> Model:
+    """A model by its folder, preset or Hub name; architectures outside the family through the adapter.
+
+    `verify=False` takes an artifact as it is, though its files are not those that were hashed.
+    """
+    artifact = read_artifact(find_folder(name, revision=revision), verify=verify)
     module: Network | ForeignEncoder
     try:
         module = read_network(artifact, dtype=dtype)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -27,6 +28,11 @@ THROUGHPUT_ROUNDS = 3
 LATENCY_RUNS = 40
 THOROUGH_RUNS = 400
 LATENCY_SECONDS = 4.0
+
+DEVICES = ("cpu", "cuda")
+PRECISIONS = ("fp32", "bf16")
+BAD_INPUT = 65
+"""Exit code of the measuring process after a user's mistake; the message is what it printed. Python has no such."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +88,14 @@ class CostRequest:
     precision: str = "fp32"
     thorough: bool = False
 
+    def __post_init__(self) -> None:
+        for name in ("batch", "length"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be positive")
+        for name, known in (("device", DEVICES), ("precision", PRECISIONS)):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; it is one of {', '.join(known)}")
+
 
 class CostFailed(RuntimeError):
     """The measuring process died; its last words are the message."""
@@ -91,10 +105,18 @@ def measure_cost(request: CostRequest) -> Cost:
     """Measure a folder in a fresh process."""
     command = [sys.executable, "-m", "halfpint.measure.cost", json.dumps(asdict(request))]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode == BAD_INPUT:
+        raise ValueError(done.stdout.strip())
     if done.returncode != 0:
-        last = next((line for line in reversed(done.stderr.splitlines()) if line.strip()), "no message")
-        raise CostFailed(f"measuring {request.folder} failed: {last}")
+        raise CostFailed(f"measuring {request.folder} failed: {_last_words(done)}")
     return _read_cost(json.loads(done.stdout.splitlines()[-1]))
+
+
+def _last_words(done: subprocess.CompletedProcess[str]) -> str:
+    if done.returncode < 0:
+        killed = signal.Signals(-done.returncode).name
+        return f"the process was ended by {killed}{', as it is when memory runs out' if killed == 'SIGKILL' else ''}"
+    return next((line for line in reversed(done.stderr.splitlines()) if line.strip()), "no message")
 
 
 def _read_cost(values: dict[str, Any]) -> Cost:
@@ -119,6 +141,8 @@ def _measure_here(request: CostRequest) -> Cost:
 
     from halfpint.engines.model import load
 
+    if request.device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device is 'cuda', and torch finds no CUDA device here; give cpu, or see: halfpint doctor")
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[request.precision]
     before = _resident_mb()
     load_ms = []
@@ -128,6 +152,8 @@ def _measure_here(request: CostRequest) -> Cost:
         gc.collect()
         start = time.perf_counter()
         model = load(Path(request.folder)).to(request.device, dtype)
+        if request.device == "cpu":
+            model.pack()
         load_ms.append(1e3 * (time.perf_counter() - start))
     assert model is not None
     length = min(request.length, model.max_length)
@@ -201,5 +227,14 @@ def _peak_mb() -> float:
     return peak / (1024 * 1024 if sys.platform == "darwin" else 1024)
 
 
+def main() -> None:
+    try:
+        cost = _measure_here(CostRequest(**json.loads(sys.argv[1])))
+    except ValueError as error:
+        print(error)
+        sys.exit(BAD_INPUT)
+    print(json.dumps(asdict(cost)))
+
+
 if __name__ == "__main__":
-    print(json.dumps(asdict(_measure_here(CostRequest(**json.loads(sys.argv[1]))))))
+    main()

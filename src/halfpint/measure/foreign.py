@@ -1,7 +1,8 @@
 """Counts of architectures outside the family, by running them once: their modules and FLOPs are observed.
 
-What analysis gives for the family is measured here: a parameter counts as often as its module runs, FLOPs are
-those of `torch.utils.flop_counter`, and activations are what autograd saves.
+What analysis gives for the family is observed here: a parameter counts as often as its module runs, FLOPs are
+those of `torch.utils.flop_counter`, and activations are what autograd saves under bf16 autocast, on the CPU and
+without dropout (so, its masks apart).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from halfpint.checkpoints.adapter import ForeignEncoder, make_foreign
+from halfpint.checkpoints.adapter import ForeignEncoder, make_foreign, plain_attention
 from halfpint.measure.counts import Counts
 from halfpint.model.batch import Batch
 
@@ -41,7 +42,7 @@ def count_foreign(folder: Path, *, length: int, batch: int) -> Counts:
         bytes={"fp32": 4 * total, "bf16": 2 * total, "int8": _int8_bytes(encoder)},
         flops=flops,
         length=length,
-        activation_bytes=_saved_bytes(encoder, length) * batch,
+        activation_bytes=_activation_bytes(encoder, length, batch),
         batch=batch,
     )
 
@@ -66,16 +67,23 @@ def _observe(encoder: ForeignEncoder, length: int) -> tuple[Counter[str], int]:
 
     hooks = [module.register_forward_hook(note) for module in encoder.model.modules()]
     try:
-        with FlopCounterMode(display=False) as counter:
-            encoder(_one_sequence(length))
+        # The counter knows neither the CPU's fused attention nor the linear layer that runs without gradients.
+        with plain_attention(encoder.model), torch.enable_grad(), FlopCounterMode(display=False) as counter:
+            encoder(_sequences(length, 1))
     finally:
         for hook in hooks:
             hook.remove()
     return uses, counter.get_total_flops()
 
 
-def _saved_bytes(encoder: ForeignEncoder, length: int) -> int:
-    """Bytes that autograd keeps for the backward pass of one sequence, in fp32 on the CPU."""
+def _activation_bytes(encoder: ForeignEncoder, length: int, batch: int) -> int:
+    """Of two small batches' figures one is for each sequence, the other (autocast's copies of weights) for all."""
+    one, two = (_saved_bytes(encoder, _sequences(length, count)) for count in (1, 2))
+    return one + (batch - 1) * (two - one)
+
+
+def _saved_bytes(encoder: ForeignEncoder, batch: Batch) -> int:
+    """Bytes of the distinct storages that autograd keeps for the backward pass, the weights apart."""
     weights = {parameter.untyped_storage().data_ptr() for parameter in encoder.parameters()}
     saved: dict[int, int] = {}
 
@@ -85,14 +93,18 @@ def _saved_bytes(encoder: ForeignEncoder, length: int) -> int:
             saved[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        output = encoder(_one_sequence(length))
-    del output
+    with (
+        torch.enable_grad(),
+        torch.autocast("cpu", torch.bfloat16),
+        torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
+    ):
+        output = encoder(batch)
+    del output  # held until here, so that no storage was freed and its address used again
     return sum(saved.values())
 
 
-def _one_sequence(length: int) -> Batch:
-    return Batch.from_ids([[5] * length])
+def _sequences(length: int, count: int) -> Batch:
+    return Batch.from_ids([[5] * length] * count)
 
 
 def _int8_bytes(encoder: ForeignEncoder) -> int:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from halfpint.artifact import Artifact, read_artifact
+from halfpint.artifact import read_artifact
 from halfpint.checkpoints.describe import describe
 from halfpint.checkpoints.families import Inexpressible
 from halfpint.checkpoints.hub import find_folder
+from halfpint.checkpoints.registry import OWN
 from halfpint.config import ModelConfig
+from halfpint.measure.cost import Cost, CostRequest, measure_cost
 from halfpint.measure.counts import Counts, count
 from halfpint.presets import find_preset
-
-if TYPE_CHECKING:
-    from halfpint.measure.cost import Cost, CostRequest
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ class Subject:
     name: str
     config: ModelConfig | None
     folder: Path | None
-    note: str | None
+    notes: tuple[str, ...] = ()
 
 
 def profile(
@@ -65,32 +64,33 @@ def profile(
     thorough: bool = False,
 ) -> Profile:
     """Profile a preset, an artifact, a Hub-layout folder or a Hub name. A preset needs no weights."""
-    if batch < 1 or length < 1:
-        raise ValueError(f"batch is {batch} and length {length}; both must be positive")
-    subject = find_subject(name)
+    request = CostRequest("", batch, length, device, precision, thorough)
+    subject = find_subject(name, weights=measure)
     counts = _count(subject, batch, length)
-    cost = None
-    if measure:
-        from halfpint.measure.cost import CostRequest
-
-        cost = _measure(subject, CostRequest("", batch, length, device, precision, thorough))
-    return Profile(subject.name, counts, cost, subject.note)
+    notes = list(subject.notes)
+    if counts.length < length:
+        notes.append(f"figures are for {counts.length} tokens, the longest text it takes, not {length}")
+    return Profile(subject.name, counts, _measure(subject, request) if measure else None, "; ".join(notes) or None)
 
 
-def find_subject(name: str | Path) -> Subject:
-    """A folder of that name goes before a preset, as everywhere."""
-    preset = None if Path(name).is_dir() else find_preset(str(name))
+def find_subject(name: str | Path, *, weights: bool = True) -> Subject:
+    """A folder of that name goes before a preset, as everywhere. To count, no weights are fetched from the Hub."""
+    is_local = Path(name).expanduser().is_dir()
+    preset = None if is_local else find_preset(str(name))
     if preset is not None:
-        return Subject(preset.name, ModelConfig(preset.config), None, None)
-    artifact = read_artifact(find_folder(name))
+        return Subject(preset.name, ModelConfig(preset.config), None)
+    # Halfpint's hashes cover all files of a folder, and without weights some are not here.
+    artifact = read_artifact(find_folder(name, weights=weights), verify=is_local or weights)
+    notes = []
+    if not is_local and not weights:
+        notes.append("counted without its weights: pooler and heads are those of the class that config.json names")
+    if artifact.config.get("model_type") == OWN:
+        notes.append("in Halfpint's own format")
     try:
-        return Subject(str(name), describe(artifact).config, artifact.folder, _note(artifact))
+        return Subject(str(name), describe(artifact).config, artifact.folder, tuple(notes))
     except Inexpressible as reason:
-        return Subject(str(name), None, artifact.folder, f"through the transformers adapter: {reason}")
-
-
-def _note(artifact: Artifact) -> str | None:
-    return "in Halfpint's own format" if artifact.config.get("model_type") == "halfpint" else None
+        notes.append(f"through the transformers adapter: {reason}")
+        return Subject(str(name), None, artifact.folder, tuple(notes))
 
 
 def _count(subject: Subject, batch: int, length: int) -> Counts:
@@ -103,10 +103,7 @@ def _count(subject: Subject, batch: int, length: int) -> Counts:
 
 
 def _measure(subject: Subject, request: CostRequest) -> Cost:
-    from dataclasses import replace
-
     from halfpint.checkpoints.random import write_random
-    from halfpint.measure.cost import measure_cost
 
     if subject.folder is not None:
         return measure_cost(replace(request, folder=str(subject.folder)))

@@ -203,9 +203,10 @@ class Batch:
                 f"token id {low if low < 0 else high} is outside the vocabulary of {limits.vocab_size}; "
                 "the tokenizer and the model do not belong together"
             )
-        if limits.num_token_types and int(self.segments.max()) >= limits.num_token_types:
+        low, high = int(self.segments.min()), int(self.segments.max())
+        if limits.num_token_types and (low < 0 or high >= limits.num_token_types):
             raise ValueError(
-                f"segment {int(self.segments.max())} is outside the encoder's {limits.num_token_types} token types"
+                f"segment {low if low < 0 else high} is outside the encoder's {limits.num_token_types} token types"
             )
 
 

@@ -148,7 +148,7 @@ class Span(nn.Module):
 
 
 class Embedding(nn.Module):
-    """One vector a sequence: (S, H). An empty slot's is zero."""
+    """One vector a sequence: (S, H). An empty slot's mean is zero, its `cls` some other token."""
 
     def __init__(self, config: EncoderConfig, head: EmbeddingHead) -> None:
         super().__init__()

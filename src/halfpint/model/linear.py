@@ -1,12 +1,18 @@
 """Linear layers with their activation, on the fastest path that gives the same numbers.
 
-On the CPU, oneDNN computes the product, the bias and the activation in one pass. In fp32 it also reaches
-more than twice the rate of the BLAS that `torch.nn.functional.linear` calls on processors where that BLAS
-does not use AVX-512 (measured on Zen 5: 430 against 190 GFLOP/s; `benchmarks/linear_cpu.py`).
-Its operator has no gradient, so it serves inference only; training and compiled code take the plain path.
+On the CPU, oneDNN computes the product, the bias and the activation in one pass. In fp32 it reaches more than
+twice the rate of the BLAS that `torch.nn.functional.linear` calls on processors where that BLAS does not use
+AVX-512 (`python -m benchmarks.linear_cpu`). Its operator has no gradient, so it serves inference only; training
+and compiled code take the plain path.
+
+`pack_for_inference` goes one step further and keeps the weights in oneDNN's own layout, which saves rearranging
+them at every call: most where texts come one at a time.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +28,10 @@ _FUSED: dict[Activation | None, tuple[str, str]] = {
     "relu": ("relu", ""),
 }
 
+FUSED_DTYPES = (torch.float32, torch.bfloat16)
+
+ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
 
 def activate(values: Tensor, activation: Activation | None) -> Tensor:
     if activation is None:
@@ -31,24 +41,58 @@ def activate(values: Tensor, activation: Activation | None) -> Tensor:
     return F.gelu(values, approximate="tanh" if activation == "gelu_tanh" else "none")
 
 
-def _onednn_is_here() -> bool:
-    return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-
-
-ONEDNN = _onednn_is_here()
-
-
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None, activation: Activation | None = None) -> Tensor:
     """activation(x · weightᵀ + bias)."""
-    if ONEDNN and x.device.type == "cpu" and not torch.is_grad_enabled() and not torch.compiler.is_compiling():
-        name, algorithm = _FUSED[activation]
-        fused: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, name, [], algorithm)
-        return fused
+    if _can_fuse(x, weight):
+        return _fused_linear(x, weight, bias, activation)
     return activate(F.linear(x, weight, bias), activation)
+
+
+def _can_fuse(x: Tensor, weight: Tensor) -> bool:
+    return (
+        ONEDNN
+        and x.device.type == "cpu"
+        and x.dtype == weight.dtype
+        and x.dtype in FUSED_DTYPES
+        and not torch.is_grad_enabled()
+        and not torch.is_autocast_enabled("cpu")
+        and not torch.compiler.is_compiling()
+    )
+
+
+def _fused_linear(x: Tensor, weight: Tensor, bias: Tensor | None, activation: Activation | None) -> Tensor:
+    name, algorithm = _FUSED[activation]
+    out: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, name, [], algorithm)
+    return out
 
 
 class Linear(nn.Linear):
     """`nn.Linear` whose forward takes the activation that follows it."""
 
+    packed: Tensor | None = None
+    """The weight in oneDNN's layout; the plain weight is gone then."""
+
     def forward(self, x: Tensor, activation: Activation | None = None) -> Tensor:
+        if self.packed is not None:
+            return _fused_linear(x, self.packed, self.bias, activation)
         return linear(x, self.weight, self.bias, activation)
+
+    def pack(self) -> None:
+        """Give the plain weight up for oneDNN's layout."""
+        packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(self.weight.detach(), None)
+        self.packed = packed
+        del self.weight
+        self.requires_grad_(False)
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:
+        if self.packed is not None:
+            raise ValueError("packed weights cannot be moved or cast; load the model again")
+        return super()._apply(fn, recurse)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def pack_for_inference(module: nn.Module) -> None:
+    """Pack every linear layer, in place: faster on the CPU, but never to be trained, moved or saved again."""
+    if ONEDNN:
+        for part in module.modules():
+            if isinstance(part, Linear) and part.packed is None and part.weight.dtype in FUSED_DTYPES:
+                part.pack()
