@@ -45,7 +45,8 @@ class MaskedLM(nn.Module):
         self.norm = nn.LayerNorm(width, eps=config.norm_eps)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
         if width > config.embedding_size:
-            self.extra = Linear(width - config.embedding_size, config.vocab_size, bias=False)
+            # Used as a matrix, not as a layer, so it is never packed.
+            self.extra = nn.Linear(width - config.embedding_size, config.vocab_size, bias=False)
 
     def forward(self, output: Output, batch: Batch, words: Tensor) -> Tensor:
         hidden = output.hidden if batch.targets is None else output.hidden[batch.targets.clamp(min=0)]
