@@ -124,3 +124,42 @@ def test_inductor_trains_the_same(family: str) -> None:
         ours = train_step(network, compiled, batch)
         largest = max(float(gradient.abs().max()) for gradient in theirs.values())
         assert {name for name in theirs if float((ours[name] - theirs[name]).abs().max()) > 1e-5 * largest} == set()
+
+
+def graph_launches(run: Callable[[], object]) -> int:
+    with torch.profiler.profile() as profiler:
+        run()
+        torch.cuda.synchronize()
+    return sum(event.count for event in profiler.key_averages() if event.key == "cudaGraphLaunch")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("family", FAMILIES)
+def test_inference_replays_one_cuda_graph(family: str) -> None:
+    network = make_network(FAMILIES[family], torch.bfloat16).cuda()
+    compiled = torch.compile(network.encoder, mode="reduce-overhead", fullgraph=True)
+    batches = [batch.to("cuda") for batch in filled_batches(network.config)]
+    with torch.inference_mode(), torch._dynamo.config.patch(error_on_recompile=True):
+        for _ in range(3):  # compiled, recorded, replayed
+            compiled(batches[0])
+        for batch in batches:
+            ours, theirs = compiled(batch).hidden.clone(), network.encoder(batch).hidden
+            assert relative_error(ours, theirs) < 2**-5
+        assert graph_launches(lambda: [compiled(batch) for batch in batches]) == len(batches)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("family", FAMILIES)
+def test_training_replays_two_cuda_graphs(family: str) -> None:
+    network = make_network(FAMILIES[family], torch.bfloat16).cuda().train()
+    compiled = torch.compile(network.encoder, mode="reduce-overhead", fullgraph=True)
+    batches = [batch.to("cuda") for batch in filled_batches(network.config)]
+
+    def step(batch: Batch) -> None:
+        network.zero_grad()
+        compiled(batch).hidden.square().mean().backward()
+
+    for _ in range(3):
+        step(batches[0])
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        assert graph_launches(lambda: [step(batch) for batch in batches]) == 2 * len(batches)

@@ -141,9 +141,11 @@ class Batch:
         """Index of every sequence's first token; of an empty slot, some token."""  # (S,)
         return self.cu_lengths[:-1].long().clamp(max=self.num_tokens - 1)
 
-    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Batch:
+    def to(self, device: torch.device | str) -> Batch:
+        """The same batch elsewhere. On its way to a GPU it goes through pinned memory, so nobody waits for it."""
+        pins = torch.device(device).type == "cuda" and self.device.type == "cpu"
         moved: dict[str, Any] = {
-            item.name: value.to(device, non_blocking=non_blocking)
+            item.name: value.pin_memory().to(device, non_blocking=True) if pins else value.to(device)
             for item in dataclasses.fields(self)
             if isinstance(value := getattr(self, item.name), Tensor)
         }
