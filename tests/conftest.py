@@ -20,6 +20,10 @@ settings.load_profile("ci" if os.environ.get("CI") else "local")
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ["OMP_NUM_THREADS"] = "1"
 
+# Without a GPU, Triton's kernels run in its interpreter. Read by triton when it is first imported.
+if not list(Path("/dev").glob("nvidia[0-9]*")):
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
 
 @pytest.fixture(scope="session")
 def reference_data() -> Path:

@@ -192,14 +192,15 @@ def test_activation_bytes_with_targets() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("longest", [64, 300])
 @pytest.mark.parametrize("name", ["bert-mini", "albert-base", "tinybert-4", "mobilebert"])
-def test_activation_bytes_on_cuda(name: str) -> None:
+def test_activation_bytes_on_cuda(name: str, longest: int) -> None:
     heads = (SequenceHead(("a", "b")), MaskedLMHead(), SpanHead(no_answer=True), EmbeddingHead())
     config = ModelConfig(preset(name).config, heads)
     with torch.device("cuda"):
         network = Network(config)
-    batch = Batch.from_ids([[1] * length for length in (7, 64, 30)]).to("cuda")
-    counted = activation_bytes(config, tokens=101, sequences=3)
+    batch = Batch.from_ids([[1] * length for length in (7, longest, 30)]).to("cuda")
+    counted = activation_bytes(config, tokens=37 + longest, sequences=3, longest=longest)
     assert counted == measure_saved_bytes(network, batch, autocast=True)
 
 

@@ -23,6 +23,7 @@ from halfpint.config import (
     TokenHead,
 )
 from halfpint.measure.weights import summed_width, weights
+from halfpint.model.backends import gpu_backend
 
 Precision = Literal["fp32", "bf16"]
 Device = Literal["cuda", "cpu"]
@@ -33,6 +34,7 @@ def activation_bytes(
     *,
     tokens: int,
     sequences: int,
+    longest: int | None = None,
     targets: int | None = None,
     precision: Precision = "bf16",
     device: Device = "cuda",
@@ -40,7 +42,8 @@ def activation_bytes(
     """Bytes saved for the backward pass of one training step over `tokens` tokens in `sequences` sequences.
 
     Precision `fp32` is plain float32; `bf16` is autocast over float32 weights. It counts plain eager torch, and
-    all heads. `targets` is how many tokens the masked LM head works on; without it, all.
+    all heads. `longest` is the longest sequence, by which a GPU's attention is chosen; without it, all are taken to be
+    of one length. `targets` is how many tokens the masked LM head works on; without it, all.
 
     Counted, each stored tensor once however many operations keep it, and once for each layer that uses a
     shared block:
@@ -49,9 +52,9 @@ def activation_bytes(
     - of layer norm its input, mean and reciprocal deviation, of NoNorm its input; under CUDA's autocast both
       work in float32, on a float32 copy where the input is bf16;
     - of dropout its mask, where it drops: one byte a value on CUDA, a value's size on the CPU;
-    - of attention queries, keys, values, the output and one float32 log-sum-exp for each head and token. On CUDA
-      head sizes are padded to multiples of 8, and 16 bytes of random state are kept; on the CPU the pieces of the
-      output are kept beside the joined one;
+    - of attention queries, keys, values, the output and one float32 log-sum-exp for each head and token. CUDA's
+      flash attention, which serves longer sequences, pads head sizes to multiples of 8 and keeps 16 bytes of random
+      state; on the CPU the pieces of the output are kept beside the joined one;
     - of the embedding head the states it averages, slots, lengths, and the vectors and norms it divides;
     - the index tensors that embeddings and gathers make (8 bytes an entry), and the trigrams' mask;
     - MobileBERT's decoder, joined from two weights;
@@ -64,7 +67,8 @@ def activation_bytes(
     """
     model = config if isinstance(config, ModelConfig) else ModelConfig(config)
     encoder, sharing = model.encoder, model.encoder.sharing
-    tape = Tape(tokens, autocast=precision == "bf16", cpu=device == "cpu")
+    backend = gpu_backend(longest or -(-tokens // sequences), encoder.head_size)
+    tape = Tape(tokens, autocast=precision == "bf16", cpu=device == "cpu", flash=backend == "flash")
     hidden = _embeddings(tape, encoder)
     for attention_block, ffn_block in zip(sharing.attention, sharing.ffn, strict=True):
         attended = _attention(tape, encoder, encoder.num_heads[attention_block], hidden)
@@ -100,6 +104,7 @@ class Tape:
     tokens: int
     autocast: bool
     cpu: bool
+    flash: bool
     saved: set[Value] = field(default_factory=set)
 
     def save(self, value: Value) -> Value:
@@ -145,22 +150,24 @@ class Tape:
         self.save_new(rows, 1, 8)
         return Value(rows, x.columns, x.itemsize)
 
-    def attend(self, projections: tuple[Value, ...], heads: int, size: int) -> Value:
-        itemsize = projections[0].itemsize
-        padded = size if self.cpu else -(-size // 8) * 8
+    def attend(self, qkv: Value, heads: int, size: int) -> Value:
+        if self.cpu or not self.flash:
+            self.save(qkv)
+            out = self.save_new(self.tokens, heads * size, qkv.itemsize)
+            self.save_new(self.tokens, heads, 4)  # log-sum-exp
+            return Value(self.tokens, heads * size, qkv.itemsize) if self.cpu else out
+        padded = -(-size // 8) * 8
         if padded == size:
-            for projection in projections:
-                self.save(projection)
+            self.save(qkv)
         else:
             for _ in ("query", "key", "value"):
-                self.save_new(self.tokens, heads * padded, itemsize)
-        out = self.save_new(self.tokens, heads * padded, itemsize)
-        self.save_new(self.tokens, heads, 4)  # log-sum-exp
-        if not self.cpu:
-            self.save_new(2, 1, 8)  # the state of the random generator, which the kernel keeps unused
+                self.save_new(self.tokens, heads * padded, qkv.itemsize)
+        out = self.save_new(self.tokens, heads * padded, qkv.itemsize)
+        self.save_new(self.tokens, heads, 4)
+        self.save_new(2, 1, 8)  # the state of the random generator, which the kernel keeps unused
         # Cutting the padding off leaves gaps, and joining the heads copies them away, unless there are no two to join.
-        copied = self.cpu or (padded != size and heads > 1 and size > 1)
-        return Value(self.tokens, heads * size, itemsize) if copied else out
+        copied = padded != size and heads > 1 and size > 1
+        return Value(self.tokens, heads * size, qkv.itemsize) if copied else out
 
 
 def _embeddings(tape: Tape, config: EncoderConfig) -> Value:
@@ -179,11 +186,12 @@ def _attention(tape: Tape, config: EncoderConfig, heads: int, hidden: Value) -> 
     width, inner = config.block_size, heads * config.head_size
     narrow = tape.norm(tape.linear(hidden, width), config.norm) if config.bottleneck_size else hidden
     if config.shared_query_key:
-        query_key = tape.linear(tape.norm(tape.linear(hidden, width), config.norm), 2 * inner)
-        projections: tuple[Value, ...] = (query_key, tape.linear(hidden, inner))
+        tape.linear(tape.norm(tape.linear(hidden, width), config.norm), 2 * inner)
+        joined = tape.linear(hidden, inner)
+        qkv = Value(joined.rows, 3 * inner, joined.itemsize)
     else:
-        projections = (tape.linear(narrow, 3 * inner),)
-    out = tape.linear(tape.attend(projections, heads, config.head_size), width)
+        qkv = tape.linear(narrow, 3 * inner)
+    out = tape.linear(tape.attend(qkv, heads, config.head_size), width)
     out = tape.dropout(out, 0.0 if config.bottleneck_size else config.dropout)
     return tape.norm(tape.add(out, narrow), config.norm)
 

@@ -1,6 +1,7 @@
 """Attention over ragged tokens: every backend, in one file.
 
 `plan_attention` looks at a batch once a forward pass; `attend` then runs each layer by the plan:
+- `short`: CUDA, half precision, short sequences. Small tiles, by a kernel of our own.
 - `flash`: CUDA, half precision. Flash attention over cumulative lengths; nothing is padded.
 - `runs`: eager CPU. One fused call for each run of neighbours of equal length, so mostly one a sequence;
   nothing is padded. Sorting texts by length beforehand makes the runs longer and attention a fifth faster.
@@ -13,6 +14,7 @@ Letters in comments: T tokens, S sequence slots, L the longest sequence, h heads
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal
@@ -21,9 +23,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from halfpint.model.backends import gpu_backend
 from halfpint.model.batch import Batch
 
-Backend = Literal["flash", "runs", "padded"]
+Backend = Literal["short", "flash", "runs", "padded"]
+
+HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
 @dataclass(frozen=True)
@@ -62,12 +67,12 @@ class AttentionPlan:
     padding: Padding | None
 
 
-def plan_attention(batch: Batch, dtype: torch.dtype, *, exact: bool, padding: bool) -> AttentionPlan:
+def plan_attention(batch: Batch, dtype: torch.dtype, head_size: int, *, exact: bool, padding: bool) -> AttentionPlan:
     """Choose the backend. `exact`: attention weights are dropped; `padding`: some tap needs the rectangle."""
     if exact:
         backend: Backend = "padded"
     elif batch.device.type == "cuda" and dtype in (torch.float16, torch.bfloat16):
-        backend = "flash"
+        backend = gpu_backend(batch.longest, head_size) if HAS_TRITON else "flash"
     elif batch.device.type == "cpu" and not torch.compiler.is_compiling():
         backend = "runs"
     else:
@@ -75,12 +80,18 @@ def plan_attention(batch: Batch, dtype: torch.dtype, *, exact: bool, padding: bo
     return AttentionPlan(backend, batch, Padding.of(batch) if padding or backend == "padded" else None)
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan, dropout: float = 0.0) -> Tensor:
-    """softmax(q · kᵀ / √d) · v within every sequence: (T, h, d) → (T, h, d)."""
+def attend(qkv: Tensor, plan: AttentionPlan, dropout: float = 0.0) -> Tensor:
+    """softmax(q · kᵀ / √d) · v within every sequence: (T, 3, h, d) → (T, h, d)."""
+    batch = plan.batch
+    if plan.backend == "short":
+        from halfpint.model.short_attention import attend_short  # needs Triton
+
+        return attend_short(qkv, batch.cu_lengths, batch.longest)
+    query, key, value = qkv.unbind(1)
     if plan.backend == "flash":
-        return _attend_flash(query, key, value, plan.batch)
+        return _attend_flash(query, key, value, batch)
     if plan.backend == "runs":
-        return _attend_runs(query, key, value, plan.batch.lengths)
+        return _attend_runs(query, key, value, batch.lengths)
     assert plan.padding is not None
     return _attend_padded(query, key, value, plan.padding, dropout)
 

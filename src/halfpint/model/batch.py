@@ -16,10 +16,12 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 FILLER = -1
@@ -52,6 +54,14 @@ class BatchShape:
                 raise ValueError(f"BatchShape.{name} is {getattr(self, name)}; it must be positive")
         if self.targets < 0:
             raise ValueError(f"BatchShape.targets is {self.targets}; it cannot be negative")
+
+    def num_filler(self, tokens: int) -> int:
+        """How many sequences of filler a batch of so many tokens needs."""
+        return -(-(self.tokens - tokens) // self.longest)
+
+    def fits(self, sequences: int, tokens: int) -> bool:
+        """Whether so many sequences of so many tokens in all can be filled to this shape."""
+        return tokens <= self.tokens and sequences + self.num_filler(tokens) <= self.sequences
 
 
 @dataclass(frozen=True)
@@ -93,13 +103,11 @@ class Batch:
             if len(values) != len(ids):
                 raise ValueError(f"{name} has {len(values)} entries for {len(ids)} sequences")
         cu_lengths = np.concatenate([[0], np.cumsum(lengths)])
-        flat = np.concatenate([np.asarray(sequence, dtype=np.int64) for sequence in ids])
+        flat = _join(ids, int(cu_lengths[-1]))
         return cls(
             ids=torch.from_numpy(flat),
             positions=torch.from_numpy(np.arange(len(flat)) - np.repeat(cu_lengths[:-1], lengths)),
-            segments=torch.zeros(len(flat), dtype=torch.int64)
-            if segments is None
-            else torch.from_numpy(np.concatenate([np.asarray(part, dtype=np.int64) for part in segments])),
+            segments=torch.from_numpy(np.zeros_like(flat) if segments is None else _join(segments, len(flat))),
             cu_lengths=torch.from_numpy(cu_lengths.astype(np.int32)),
             row=torch.as_tensor(np.asarray(numbered["rows"], dtype=np.int64)),
             document=torch.as_tensor(np.asarray(numbered["documents"], dtype=np.int64)),
@@ -170,8 +178,8 @@ class Batch:
                 f"{self.num_tokens} tokens, the longest sequence of {self.longest}, do not fit "
                 f"a shape of {shape.tokens} tokens and sequences of {shape.longest}"
             )
-        filler = [shape.longest] * (missing // shape.longest)
-        filler += [missing % shape.longest] * (missing % shape.longest > 0)
+        # All but the last as long as may be.
+        filler = [min(shape.longest, missing - start) for start in range(0, missing, shape.longest)]
         empty = shape.sequences - self.num_slots - len(filler)
         if empty < 0:
             raise ValueError(
@@ -210,6 +218,13 @@ class Batch:
             raise ValueError(
                 f"segment {low if low < 0 else high} is outside the encoder's {limits.num_token_types} token types"
             )
+
+
+def _join(parts: Sequence[Sequence[int]], total: int) -> NDArray[np.int64]:
+    """All numbers end to end. Lists of Python's numbers go one by one, at twice the speed of making arrays first."""
+    if all(isinstance(part, list) for part in parts):
+        return np.fromiter(chain.from_iterable(parts), dtype=np.int64, count=total)
+    return np.concatenate([np.asarray(part, dtype=np.int64) for part in parts])
 
 
 def _extend(values: Tensor, more: Tensor) -> Tensor:

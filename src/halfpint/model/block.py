@@ -8,8 +8,7 @@ Letters in comments: T tokens, H hidden size, B block size (H, or the bottleneck
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -17,15 +16,6 @@ from halfpint.config import EncoderConfig
 from halfpint.model.attention import AttentionPlan, attend
 from halfpint.model.linear import Linear
 from halfpint.model.norm import make_norm
-
-
-@dataclass(frozen=True)
-class Vectors:
-    """What attention works on, each (T, h, d)."""
-
-    query: Tensor
-    key: Tensor
-    value: Tensor
 
 
 class Projection(nn.Module):
@@ -42,7 +32,7 @@ class Projection(nn.Module):
 
 
 class AttentionBlock(nn.Module):
-    """Self-attention, its output projection, residual and norm: (T, H) → (T, B)."""
+    """Self-attention, its output projection, residual and norm: (T, H) → (T, B), and q, k, v: (T, 3, h, d)."""
 
     def __init__(self, config: EncoderConfig, num_heads: int) -> None:
         super().__init__()
@@ -62,21 +52,19 @@ class AttentionBlock(nn.Module):
         self.output = Linear(inner, width)
         self.norm = make_norm(config.norm, width, config.norm_eps)
 
-    def forward(self, hidden: Tensor, plan: AttentionPlan) -> tuple[Tensor, Vectors]:
+    def forward(self, hidden: Tensor, plan: AttentionPlan) -> tuple[Tensor, Tensor]:
         narrow = self.bottleneck(hidden) if hasattr(self, "bottleneck") else hidden
-        vectors = self.project(hidden, narrow)
-        dropout = self.attention_dropout if self.training else 0.0
-        attended = attend(vectors.query, vectors.key, vectors.value, plan, dropout)
+        qkv = self.project(hidden, narrow).unflatten(1, (3, self.num_heads, self.head_size))
+        attended = attend(qkv, plan, self.attention_dropout if self.training else 0.0)
         out = F.dropout(self.output(attended.flatten(1)), self.dropout, self.training)
-        return self.norm(out + narrow), vectors
+        return self.norm(out + narrow), qkv
 
-    def project(self, hidden: Tensor, narrow: Tensor) -> Vectors:
+    def project(self, hidden: Tensor, narrow: Tensor) -> Tensor:
+        """Queries, keys and values side by side: (T, 3 · h · d)."""
         if hasattr(self, "query_key_bottleneck"):
-            query_key = self.query_key(self.query_key_bottleneck(hidden))
-            query, key = query_key.unflatten(1, (2, self.num_heads, self.head_size)).unbind(1)
-            return Vectors(query, key, self.value(hidden).unflatten(1, (self.num_heads, self.head_size)))
-        joint = self.query_key_value(narrow).unflatten(1, (3, self.num_heads, self.head_size))
-        return Vectors(*joint.unbind(1))
+            return torch.cat([self.query_key(self.query_key_bottleneck(hidden)), self.value(hidden)], dim=1)
+        joint: Tensor = self.query_key_value(narrow)
+        return joint
 
 
 class FeedForward(nn.Module):

@@ -11,7 +11,7 @@ from halfpint.config import EncoderConfig
 from halfpint.model import attention
 from halfpint.model.attention import AttentionPlan, plan_attention
 from halfpint.model.batch import Batch
-from halfpint.model.block import AttentionBlock, FeedForwardBlock, Vectors
+from halfpint.model.block import AttentionBlock, FeedForwardBlock
 from halfpint.model.embeddings import Embeddings
 from halfpint.model.initialize import initialize
 from halfpint.model.linear import Linear
@@ -44,15 +44,17 @@ class Encoder(nn.Module):
         taps.check(self.config.num_layers)
         drops_attention = self.training and self.config.attention_dropout > 0
         hidden = self.embeddings(batch)
-        plan = plan_attention(batch, _compute_dtype(hidden), exact=drops_attention, padding=taps.need_padding)
+        plan = plan_attention(
+            batch, _compute_dtype(hidden), self.config.head_size, exact=drops_attention, padding=taps.need_padding
+        )
         tapped = Tapped()
         if 0 in taps.hidden:
             tapped.hidden[0] = hidden
         sharing = self.config.sharing
         for layer, (attention_index, ffn_index) in enumerate(zip(sharing.attention, sharing.ffn, strict=True), start=1):
-            attended, vectors = self.attention[attention_index](hidden, plan)
+            attended, qkv = self.attention[attention_index](hidden, plan)
             hidden = self.ffn[ffn_index](attended, hidden)
-            _tap(tapped, taps, layer, hidden, vectors, plan)
+            _tap(tapped, taps, layer, hidden, qkv, plan)
         return Output(hidden, self.pool(hidden, batch), tapped)
 
     def pool(self, hidden: Tensor, batch: Batch) -> Tensor | None:
@@ -68,16 +70,15 @@ def _compute_dtype(hidden: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
 
 
-def _tap(tapped: Tapped, taps: Taps, layer: int, hidden: Tensor, vectors: Vectors, plan: AttentionPlan) -> None:
+def _tap(tapped: Tapped, taps: Taps, layer: int, hidden: Tensor, qkv: Tensor, plan: AttentionPlan) -> None:
+    query, key, value = qkv.unbind(1)
     if layer in taps.hidden:
         tapped.hidden[layer] = hidden
     if layer in taps.vectors:
-        tapped.queries[layer] = vectors.query
-        tapped.keys[layer] = vectors.key
-        tapped.values[layer] = vectors.value
+        tapped.queries[layer], tapped.keys[layer], tapped.values[layer] = query, key, value
     if layer in taps.scores or layer in taps.probabilities:
         assert plan.padding is not None
-        scores = attention.scores(vectors.query, vectors.key, plan.padding)
+        scores = attention.scores(query, key, plan.padding)
         if layer in taps.scores:
             tapped.scores[layer] = scores
         if layer in taps.probabilities:

@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from halfpint.config import Activation
+from halfpint.model.activation import activate
 
 # name: (oneDNN's name, its algorithm)
 _FUSED: dict[Activation | None, tuple[str, str]] = {
@@ -31,14 +32,6 @@ _FUSED: dict[Activation | None, tuple[str, str]] = {
 FUSED_DTYPES = (torch.float32, torch.bfloat16)
 
 ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-
-
-def activate(values: Tensor, activation: Activation | None) -> Tensor:
-    if activation is None:
-        return values
-    if activation == "relu":
-        return F.relu(values)
-    return F.gelu(values, approximate="tanh" if activation == "gelu_tanh" else "none")
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None, activation: Activation | None = None) -> Tensor:

@@ -1,0 +1,15 @@
+"""Which kernel attends on a GPU. Free of torch, so that costs can be counted without it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+SHORT = 256
+"""The longest sequence for which small tiles are faster than flash attention's."""
+MAX_SHORT_HEAD = 128
+"""Small tiles of larger heads do not fit the registers."""
+
+
+def gpu_backend(longest: int, head_size: int) -> Literal["short", "flash"]:
+    """In half precision, where Triton is installed."""
+    return "short" if longest <= SHORT and head_size <= MAX_SHORT_HEAD else "flash"
