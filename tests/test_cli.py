@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import typer
+from rich.console import Console
 
 import halfpint as hp
+from halfpint import cli
 from halfpint.checkpoints.random import write_random
-from halfpint.cli import app
+from halfpint.cli import TimeLeft, app
 from halfpint.config import EncoderConfig, ModelConfig
 from tests.checkpoints.folders import make_other, write_bert
 from tests.command import assert_refused, run_command
@@ -58,6 +64,11 @@ def test_help_of_a_command_lists_its_flags(name: str) -> None:
         assert flag in done.out
 
 
+def test_the_version_is_printed() -> None:
+    done = run_command("--version")
+    assert (done.code, done.out, done.err) == (0, f"halfpint {hp.__version__}\n", "")
+
+
 def test_without_a_command_there_is_help() -> None:
     done = run_command()
     assert done.code == 2
@@ -81,6 +92,7 @@ def test_what_cannot_be_parsed_ends_with_2(arguments: tuple) -> None:
         (("--batch", 0), "batch is 0; it must be positive"),
         (("--length", -5), "length is -5; it must be positive"),
         (("--device", "tpu"), "device is 'tpu'; it is one of cpu, cuda"),
+        (("", "--length", 8), "the name of the model is empty"),
         (("--precision", "int3"), "precision is 'int3'; it is one of fp32, bf16"),
     ],
     ids=str,
@@ -194,25 +206,99 @@ def is_alive(process: str) -> bool:
         return False
 
 
-# Once the measuring process runs, the user presses Ctrl-C: the signal goes to all of them.
-@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="children are found in /proc")
-def test_interrupted_ends_with_130_and_leaves_nothing_running() -> None:
+@contextmanager
+def measuring(scratch: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A command whose measuring process runs already, and the number of that; it must be gone at the end."""
     command = [sys.executable, "-m", "halfpint.cli", "profile", "bert-tiny", "--measure"]
     running = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "TMPDIR": str(scratch)},
     )
     children = Path(f"/proc/{running.pid}/task/{running.pid}/children")
     while not children.read_text().split():
         assert running.poll() is None, running.communicate()
         time.sleep(0.01)
     (child,) = children.read_text().split()
-    os.killpg(running.pid, signal.SIGINT)
-    out, err = running.communicate(timeout=60)
-    assert (running.returncode, out, err) == (130, "", "interrupted\n")
+    yield running, child
     deadline = time.monotonic() + 10
     while is_alive(child):
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="children are found in /proc")
+
+
+# The user presses Ctrl-C: the signal goes to all processes of the terminal.
+@needs_proc
+def test_interrupted_ends_with_130_and_leaves_nothing_running(tmp_path: Path) -> None:
+    with measuring(tmp_path) as (running, _):
+        os.killpg(running.pid, signal.SIGINT)
+        out, err = running.communicate(timeout=60)
+    assert (running.returncode, out, err) == (130, "", "interrupted\n")
+    assert not list(tmp_path.glob("halfpint-*"))
+
+
+# A supervisor ends the command alone.
+@needs_proc
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_ended_it_takes_the_measuring_process_and_the_weights_with_it(
+    number: signal.Signals, code: int, tmp_path: Path
+) -> None:
+    with measuring(tmp_path) as (running, _):
+        assert list(tmp_path.glob("halfpint-*/bert-tiny/model.safetensors"))
+        running.send_signal(number)
+        out, err = running.communicate(timeout=60)
+    assert (running.returncode, out, err) == (code, "", "")
+    assert not list(tmp_path.glob("halfpint-*"))
+
+
+# Files may grow to 20 kB.
+FULL = """
+import resource
+from halfpint.cli import main
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+main()
+"""
+
+
+def test_a_full_temporary_folder_is_named(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, "profile", "bert-tiny", "--measure"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"halfpint: random weights of bert-tiny cannot be written to {tmp_path}: ")
+    assert done.stderr.endswith("free some space there, or set TMPDIR to a place that has some\n")
+
+
+def test_the_time_left_is_an_estimate_until_the_first_is_done() -> None:
+    column = TimeLeft(15)
+    assert column.seconds_left(total=4, done=0, elapsed=10) == 50
+    assert column.seconds_left(total=4, done=0, elapsed=100) == 0
+    assert column.seconds_left(total=4, done=1, elapsed=30) == 90
+    assert column.seconds_left(total=4, done=1, elapsed=40) == 80
+    assert column.seconds_left(total=4, done=4, elapsed=200) == 0
+
+
+def test_a_measurement_shows_how_far_it_is_and_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.StringIO()
+    monkeypatch.setattr(cli, "err", Console(file=screen, force_terminal=True, width=120))
+    with cli._progress(15) as progress:
+        task = progress.add_task("measuring bert-tiny", total=4, completed=1)
+        progress.refresh()
+        progress.advance(task)
+    assert "measuring bert-tiny" in screen.getvalue()
+    assert "1/4" in screen.getvalue()
+    assert re.search(r"about \d+ s left", screen.getvalue())
 
 
 def test_the_installed_command_is_this_one() -> None:

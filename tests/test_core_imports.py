@@ -25,6 +25,7 @@ CORE_ONLY = [
     "halfpint.config",
     "halfpint.doctor",
     "halfpint.measure.counts",
+    "halfpint.measure.profile",
     "halfpint.presets",
 ]
 # Training must run without these, and no other extra may be needed to import anything.
@@ -33,7 +34,7 @@ NEVER_AT_IMPORT = {
     "starlette", "uvicorn", "vl_convert", "zeus",
 }  # fmt: skip
 
-IMPORT_WITHOUT = """
+HIDE = """
 import importlib, sys
 
 missing = set(sys.argv[1].split(","))
@@ -49,9 +50,34 @@ class Hiding:
         return getattr(self.finder, name)
 
 sys.meta_path[:] = [Hiding(finder) for finder in sys.meta_path]
+"""
+IMPORT_WITHOUT = (
+    HIDE
+    + """
 for module in sys.argv[2:]:
     importlib.import_module(module)
 """
+)
+COMMAND_WITHOUT = (
+    HIDE
+    + """
+from halfpint.cli import main
+
+sys.argv[:2] = ["halfpint"]
+main()
+"""
+)
+LOAD_WITHOUT = (
+    HIDE
+    + """
+import halfpint as hp
+
+try:
+    hp.load(sys.argv[2])
+except ValueError as error:
+    print(error)
+"""
+)
 
 
 def import_without(missing: set[str], modules: list[str]) -> subprocess.CompletedProcess[str]:
@@ -105,3 +131,40 @@ def test_every_module_imports_without_optional_packages() -> None:
 def test_a_missing_package_is_missing() -> None:
     done = import_without({"torch"}, ["torch"])
     assert "ModuleNotFoundError: No module named 'torch'" in done.stderr
+
+
+REMEDY = "needs torch, which is not installed; install it with: pip install 'halfpint[train]'\n"
+
+
+def run_without_torch(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", script, "torch", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def xlnet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("xlnet")
+    (folder / "config.json").write_text('{"model_type": "xlnet"}')
+    return folder
+
+
+def test_without_torch_counting_works() -> None:
+    done = run_without_torch(COMMAND_WITHOUT, "profile", "bert-tiny")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "4,385,920" in done.stdout
+
+
+def test_without_torch_measuring_names_the_install_command() -> None:
+    done = run_without_torch(COMMAND_WITHOUT, "profile", "bert-tiny", "--measure")
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"halfpint: measuring {REMEDY}")
+
+
+def test_without_torch_a_foreign_architecture_names_the_install_command(xlnet: Path) -> None:
+    done = run_without_torch(COMMAND_WITHOUT, "profile", xlnet)
+    words = f"halfpint: counting an architecture outside the family {REMEDY}"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", words)
+
+
+def test_without_torch_loading_names_the_install_command(xlnet: Path) -> None:
+    done = run_without_torch(LOAD_WITHOUT, xlnet)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"halfpint.load {REMEDY}", "")

@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from halfpint.engines.requirements import require_torch
+
 if TYPE_CHECKING:
     from halfpint.config import EncoderConfig, ModelConfig, Sharing
     from halfpint.engines.model import Model, load
@@ -25,6 +27,8 @@ _HOMES = {
     "preset": "halfpint.presets",
     "profile": "halfpint.measure.profile",
 }
+
+_NEED_TORCH = ("halfpint.engines.model",)
 
 __all__ = [
     "PRESETS",
@@ -44,6 +48,8 @@ __version__ = "0.1.0"
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"halfpint has no {name!r}; it has {', '.join(__all__)}")
+    if _HOMES[name] in _NEED_TORCH:
+        require_torch(f"halfpint.{name}")
     return getattr(importlib.import_module(_HOMES[name]), name)
 
 

@@ -1,22 +1,35 @@
 """The command line: one command a verb; parse, call, print.
 
-Exit codes: 0; 2 with one clear line on bad input; 130 when interrupted; 1 when something else broke.
+Exit codes: 0; 2 with one clear line on bad input; 130 when interrupted, 143 when ended by SIGTERM (129 by
+SIGHUP); 1 when something else broke.
 """
 
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.table import Table
 from rich.text import Text
 from typer.core import TyperGroup
 
-from halfpint.measure.cost import CostFailed
+from halfpint import __version__
+from halfpint.measure.cost import SECONDS_A_MODEL, CostFailed
 
 if TYPE_CHECKING:
     from halfpint.doctor import Diagnosis
@@ -60,6 +73,21 @@ WIDEST_NAME = 14
 """Of a column whose figures are narrower; longer names are folded, figures never."""
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"halfpint {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main_options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    pass
+
+
 @app.command()
 def profile(
     models: Annotated[
@@ -81,11 +109,12 @@ def profile(
 
     options = {"batch": batch, "length": length, "device": device, "precision": precision, "thorough": thorough}
     profiles = []
-    with _progress() as progress:
+    with _progress(SECONDS_A_MODEL if measure else None) as progress:
         task = progress.add_task("", total=len(models))
         for name in models:
             progress.update(task, description=f"{'measuring' if measure else 'counting'} {name}")
             profiles.append(run(name, measure=measure, **options))  # type: ignore[arg-type]
+            progress.advance(task)
     if as_json:
         print(json.dumps([each.to_dict() for each in profiles], indent=2))
         return
@@ -96,9 +125,33 @@ def profile(
         out.print(Text(remark, style="dim"))
 
 
-def _progress() -> Progress:
-    """What is being done and for how long; nothing where nobody watches."""
-    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+class TimeLeft(ProgressColumn):
+    """About how long the rest takes: by an estimate until the first is done, then by those that are."""
+
+    def __init__(self, seconds_each: float) -> None:
+        super().__init__()
+        self.seconds_each = seconds_each
+        self.done = 0.0
+
+    def render(self, task: Task) -> Text:
+        left = self.seconds_left(task.total or 0, task.completed, task.elapsed or 0)
+        return Text(f"about {left:.0f} s left" if left < 100 else f"about {left / 60:.0f} min left")
+
+    def seconds_left(self, total: float, done: float, elapsed: float) -> float:
+        # Taken anew only when one more is done: in between, elapsed / done would grow and the rest with it.
+        if done > self.done:
+            self.done, self.seconds_each = done, elapsed / done
+        return max(0, total * self.seconds_each - elapsed)
+
+
+def _progress(seconds_each: float | None) -> Progress:
+    """What is being done, how far it is and how long it takes; nothing where nobody watches."""
+    columns: list[ProgressColumn] = [SpinnerColumn(), TextColumn("{task.description}", markup=False)]
+    if seconds_each is not None:
+        columns += [BarColumn(bar_width=20), MofNCompleteColumn()]
+    columns.append(TimeElapsedColumn())
+    if seconds_each is not None:
+        columns.append(TimeLeft(seconds_each))
     return Progress(*columns, console=err, transient=True, disable=not err.is_terminal)
 
 
@@ -232,7 +285,17 @@ def _accelerator_line(facts: dict[str, Any] | None) -> str:
 
 
 def main() -> None:
+    for name in ("SIGTERM", "SIGHUP"):  # Windows has no SIGHUP
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, _end)
     app()
+
+
+def _end(number: int, frame: FrameType | None) -> NoReturn:
+    """End as Ctrl-C would, so that temporary folders are removed and the measuring process does not stay behind."""
+    signal.signal(number, signal.SIG_IGN)  # a second one must not disturb that
+    raise SystemExit(128 + number)
 
 
 if __name__ == "__main__":

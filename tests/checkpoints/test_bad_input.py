@@ -232,16 +232,9 @@ def test_an_architecture_of_remote_code_is_not_run(bert: Path) -> None:
 )
 def test_config_without_a_needed_field(bert: Path, field: str) -> None:
     edit_config(bert, field)
-    words = (str(bert / "config.json"), f"has no '{field}'; a bert config needs it")
+    words = (f"{bert}/config.json: no '{field}'; a bert config needs it",)
     assert_says(refusal(bert), *words)
     assert_refused(run_command("profile", bert), *words)
-
-
-@pytest.mark.parametrize("changes", [{"hidden_size": "wide"}, {"num_hidden_layers": None}, {"id2label": [1]}], ids=str)
-def test_config_with_a_field_of_another_type(tmp_path: Path, changes: dict[str, Any]) -> None:
-    folder = write_bert(tmp_path, "BertForSequenceClassification")
-    edit_config(folder, **changes)
-    assert_says(refusal(folder), folder / "config.json", "is no bert config")
 
 
 def test_labels_with_gaps(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -165,8 +166,52 @@ def test_what_was_fetched_loads_without_the_hub(session: Session, name: str) -> 
 def test_without_hub_and_cache_the_ways_out_are_named(session: Session, name: str, words: str) -> None:
     error = session.offline[name]
     assert error.startswith(f"WeightsUnavailable: {words}")
-    for way_out in ("a folder that holds the weights", "HF_ENDPOINT or HF_HOME", "--from-scratch"):
+    for way_out in ("a folder that holds the weights", "HF_ENDPOINT or HF_HOME"):
         assert way_out in error
+    assert "--" not in error  # hp.load has no flags
+
+
+COUNT = """
+import sys
+import halfpint as hp
+
+try:
+    hp.profile("distilbrt")
+except ValueError as error:
+    print(error)
+"""
+
+
+def test_what_cannot_be_counted_is_told_without_ways_that_counting_has_not(tmp_path: Path) -> None:
+    with serve({}) as hub:
+        hub.hangs_up = True
+        error = ask(hub.url, tmp_path, COUNT)
+    assert error.startswith("'distilbrt' is neither a folder nor a preset (did you mean distilbert")
+    assert error.endswith("give a folder with its config.json, or set HF_ENDPOINT or HF_HOME to a mirror or cache "
+                          "that has it\n")  # fmt: skip
+
+
+def test_a_folder_has_no_revisions(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"is a folder here, and only names on the Hub have revisions \(given: 'v9'\)"):
+        hp.load(write_bert(tmp_path), revision="v9")
+
+
+@pytest.mark.parametrize("ask_for", [hp.load, hp.profile])
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (None, r"given as None \(NoneType\); give a folder, a preset or a Hub name"),
+        (3, r"given as 3 \(int\); give a folder"),
+        ("", r"the name of the model is empty; give a folder \(\. is this one\)"),
+        (" ", "the name of the model is empty"),
+    ],
+)
+def test_what_can_be_no_name_is_refused(
+    ask_for: Callable[..., Any], name: Any, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(write_bert(tmp_path))
+    with pytest.raises(ValueError, match=words):
+        ask_for(name)
 
 
 def test_a_hub_that_hangs_up_is_as_good_as_none(tmp_path: Path) -> None:

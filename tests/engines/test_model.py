@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -162,6 +163,12 @@ def test_a_head_is_chosen_by_its_kind(tmp_path: Path) -> None:
         model.logits(IDS, head="token")
 
 
+def test_of_several_heads_none_is_picked_unasked(tmp_path: Path) -> None:
+    model = hp.load(write_bert(tmp_path, "BertForPreTraining"))
+    with pytest.raises(ValueError, match=r"several heads \(masked_lm, order\); say which: head='masked_lm', for one"):
+        model.logits(IDS)
+
+
 def test_without_a_head_there_are_no_logits(bert: hp.Model, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"this model has no head \(it has: only the encoder\)"):
         bert.logits(IDS)
@@ -249,7 +256,9 @@ def test_a_tokenizer_s_size_is_one_more_than_its_largest_id(bert: hp.Model) -> N
 
 
 def test_what_is_no_list_of_texts_is_refused(bert: hp.Model) -> None:
-    with pytest.raises(ValueError, match="embed takes a list of texts; put the one text in a list"):
+    with pytest.raises(
+        ValueError, match="embed takes a list of texts, and was given a str; put the one text in a list"
+    ):
         bert.embed("w5 w6")
     with pytest.raises(ValueError, match="text 1 is nan, a float; embed takes strings"):
         bert.embed(["w5", float("nan")])
@@ -258,6 +267,28 @@ def test_what_is_no_list_of_texts_is_refused(bert: hp.Model) -> None:
 def test_texts_where_ids_belong_are_sent_to_embed(bert: hp.Model) -> None:
     with pytest.raises(ValueError, match="takes token ids, one list a sequence; texts go to embed"):
         bert.encode(["w5 w6"])
+
+
+@pytest.mark.parametrize(
+    ("ids", "words"),
+    [
+        ([1, 2], r"ids are \[1, 2\]; give one list of whole numbers a sequence"),
+        (None, "ids are None; give one list"),
+        ([[None]], r"ids hold None \(NoneType\); give whole numbers"),
+        ([[10**30]], r"ids hold 10{30} \(int\); give whole numbers of 64 bits at most"),
+        ([[1.5, 2]], r"ids hold 1\.5 \(float\); give whole numbers"),
+        ([[5], []], "sequence 1 is empty"),
+    ],
+    ids=str,
+)
+def test_ids_that_are_none_are_refused(bert: hp.Model, ids: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        bert.encode(ids)
+
+
+def test_half_a_character_is_refused(bert: hp.Model) -> None:
+    with pytest.raises(ValueError, match=r"text 1 has half a character, '\\ud800', at 2; read the text as UTF-8"):
+        bert.embed(["w5", "w6\ud800"])
 
 
 @pytest.mark.parametrize("segments", [[], SEGMENTS[:-1], [*SEGMENTS, [0]]], ids=["none", "too few", "too many"])

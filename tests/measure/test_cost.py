@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from halfpint.checkpoints.random import write_random
 from halfpint.config import ModelConfig
 from halfpint.measure.cost import (
     LATENCY_RUNS,
+    MAX_ROUNDS,
     MIXED,
     Cost,
     CostFailed,
@@ -20,9 +23,15 @@ from halfpint.measure.cost import (
     Spread,
     draw_lengths,
     measure_cost,
+    part_of,
+    prepare,
+    throughput_of,
 )
+from halfpint.model.linear import Linear
 from halfpint.presets import preset
 from tests.artifact.processes import run
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +74,59 @@ def test_memory_is_at_least_that_of_the_weights(cost: Cost, folder: Path) -> Non
 
 def test_a_cost_is_plain_json(cost: Cost) -> None:
     assert json.loads(json.dumps(asdict(cost)))["latency_ms"]["p99"] is None
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_what_is_measured_on_a_cpu_is_packed(folder: Path, precision: str) -> None:
+    model = prepare(CostRequest(str(folder), precision=precision))
+    layers = [part for part in model.module.modules() if isinstance(part, Linear)]
+    assert len(layers) > 4
+    assert all(layer.packed is not None for layer in layers)
+    assert {each.dtype for each in model.module.parameters()} == {DTYPES[precision]}
+
+
+def clockwork(seconds: list[float]) -> tuple[Callable[[], None], Callable[[], float]]:
+    """A run whose rounds take these times, and the clock that says so."""
+    rounds, now = iter(seconds), [0.0]
+
+    def run() -> None:
+        now[0] += next(rounds)
+
+    return run, lambda: now[0]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "kept"),
+    [
+        ([5.0, 4.0], [5.0, 4.0]),  # two rounds at the least, and none is given away
+        ([0.4, 5.0, 4.0], [5.0, 4.0]),
+        ([0.4, 0.25, 0.25, 0.25, 0.5], [0.25, 0.25, 0.25, 0.5]),  # as many as fit the time
+        ([0.2, *[0.01] * MAX_ROUNDS], [0.01] * MAX_ROUNDS),
+    ],
+)
+def test_rounds_are_bounded_by_time_and_the_first_one_only_warms_up(seconds: list[float], kept: list[float]) -> None:
+    run, clock = clockwork(seconds)
+    expected = Spread.of([8 / each for each in kept])
+    assert asdict(throughput_of(run, 8, clock)) == pytest.approx(asdict(expected))
+    with pytest.raises(StopIteration):  # all rounds were run
+        run()
+
+
+@pytest.mark.parametrize(("seconds_a_token", "texts"), [(0.0, 32), (4e-4, 32), (9e-4, 16), (1.2e-3, 11), (1.0, 8)])
+def test_of_slow_models_a_part_of_the_batch_is_timed(seconds_a_token: float, texts: int) -> None:
+    assert part_of([128] * 32, seconds_a_token) == [128] * texts
+
+
+@pytest.mark.parametrize("lengths", [[16] * 32, [128], [128] * 15, draw_lengths(32, 128)], ids=len)
+def test_of_few_tokens_all_are_timed(lengths: list[int]) -> None:
+    assert part_of(lengths, 1.0) == sorted(lengths)
+
+
+def test_a_part_has_lengths_in_their_share() -> None:
+    lengths = draw_lengths(128, 128)
+    part = part_of(lengths, 1.0)
+    assert len(part) < 32
+    assert np.mean(part) == pytest.approx(np.mean(lengths), rel=0.05)
 
 
 def test_thorough_in_bf16(folder: Path) -> None:

@@ -89,8 +89,25 @@ def test_a_folder_is_counted_with_its_heads(tmp_path: Path) -> None:
 def test_a_folder_without_weights_is_counted_by_its_class(tmp_path: Path) -> None:
     folder = write_bert(tmp_path, "BertForTokenClassification")
     whole = hp.profile(folder, length=16)
-    (folder / "model.safetensors").unlink()
-    assert hp.profile(folder, length=16) == whole
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    counted = hp.profile(folder, length=16)
+    assert counted.counts == whole.counts
+    assert whole.note is None
+    told = "counted without its weights: pooler and heads are those of the class that config.json names"
+    assert counted.note == told
+    (folder / "pytorch_model.bin").unlink()
+    assert hp.profile(folder, length=16).note == told
+
+
+@pytest.mark.parametrize("config", [TINY, ModelConfig(TINY, (TokenHead(("a", "b")),))], ids=["encoder", "model"])
+def test_a_config_is_counted(config: EncoderConfig | ModelConfig) -> None:
+    counted = hp.profile(config, length=16)
+    assert counted.model == "config"
+    assert counted.counts == count(config, length=16)
+
+
+def test_a_config_is_measured() -> None:
+    assert hp.profile(TINY, measure=True, batch=2, length=8).latency_ms.p50 > 0
 
 
 def test_a_folder_in_halfpint_s_own_format_says_so(tmp_path: Path) -> None:
@@ -120,6 +137,8 @@ def test_lengths_beyond_the_positions_are_cut_and_told(length: int, used: int) -
     [
         ({"batch": 0}, "batch is 0; it must be positive"),
         ({"length": 0}, "length is 0; it must be positive"),
+        ({"length": 1.5}, r"length is 1\.5 \(float\); it must be a whole number"),
+        ({"batch": "32"}, r"batch is '32' \(str\); it must be a whole number"),
         ({"device": "gpu"}, "device is 'gpu'; it is one of cpu, cuda"),
         ({"precision": "fp8"}, "precision is 'fp8'; it is one of fp32, bf16"),
     ],

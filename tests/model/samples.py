@@ -76,7 +76,7 @@ def make_batch(config: EncoderConfig, ids: list[list[int]]) -> Batch:
 
 def ragged_plan(batch: Batch) -> AttentionPlan:
     """What the CPU does where nothing forces it to pad."""
-    plan = plan_attention(batch, torch.float64, 8, exact=False, padding=False)
+    plan = plan_attention(batch, torch.float64, 8)
     assert plan.padding is None
     return plan
 

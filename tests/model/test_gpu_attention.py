@@ -136,22 +136,22 @@ def test_the_kernel_equals_double_precision(backend: Backend, size: int, lengths
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    ("dtype", "longest", "head_size", "exact", "backend"),
+    ("dtype", "longest", "head_size", "dropout", "backend"),
     [
-        (torch.bfloat16, SHORT, 64, False, "short"),
-        (torch.float16, 16, 26, False, "short"),
-        (torch.bfloat16, SHORT + 1, 64, False, "flash"),
-        (torch.bfloat16, 16, 256, False, "flash"),
-        (torch.float32, 16, 64, False, "padded"),
-        (torch.bfloat16, 16, 64, True, "padded"),
+        (torch.bfloat16, SHORT, 64, 0.0, "short"),
+        (torch.float16, 16, 26, 0.0, "short"),
+        (torch.bfloat16, SHORT + 1, 64, 0.0, "flash"),
+        (torch.bfloat16, 16, 256, 0.0, "flash"),
+        (torch.float32, 16, 64, 0.0, "padded"),
+        (torch.bfloat16, 16, 64, 0.1, "padded"),
     ],
     ids=str,
 )
 def test_half_precision_on_cuda_is_never_padded(
-    dtype: torch.dtype, longest: int, head_size: int, exact: bool, backend: Backend
+    dtype: torch.dtype, longest: int, head_size: int, dropout: float, backend: Backend
 ) -> None:
     batch = dataclasses.replace(Batch.from_ids([[1, 2]]).to("cuda"), longest=longest)
-    assert plan_attention(batch, dtype, head_size, exact=exact, padding=False).backend == backend
+    assert plan_attention(batch, dtype, head_size, dropout=dropout).backend == backend
 
 
 @pytest.mark.gpu

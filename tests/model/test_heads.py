@@ -279,3 +279,37 @@ def test_a_head_that_the_encoder_cannot_carry_is_refused_and_changes_nothing() -
         network.add_head(OrderHead())
     assert set(network.heads) == {"token"}
     assert network.config.heads == (TokenHead(LABELS),)
+
+
+def test_a_dense_head_with_tanh_drops_before_the_dense_layer_too() -> None:
+    # RoBERTa's: with everything dropped but a half, what the dense layer sees differs from one row to the next.
+    network = make_network(ModelConfig(BERT, (SequenceHead(LABELS, dense="tanh", dropout=0.5),))).train()
+    head, output = network.heads["sequence"], network.encoder(filled_batch())
+    seen: list[Tensor] = []
+    head.dense.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    network.answer("sequence", output, filled_batch())
+    assert 0.3 < float((seen[0] == 0).double().mean()) < 0.7
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_a_new_head_is_as_the_network_it_joins(training: bool) -> None:
+    network = make_network(BERT, torch.bfloat16).train(training)
+    network.add_head(TokenHead(LABELS))
+    assert network.heads["token"].classifier.weight.dtype == torch.bfloat16
+    assert all(module.training == training for module in network.modules())
+
+
+def test_another_config_keeps_the_weights() -> None:
+    network = make_network(ModelConfig(BERT, (TokenHead(LABELS),)))
+    without = ModelConfig(BERT.replace(dropout=0.0, attention_dropout=0.0), (TokenHead(("x", "y", "z")),))
+    other = network.with_config(without)
+    assert other.config == without
+    shared = {name: parameter.data_ptr() for name, parameter in network.named_parameters()}
+    assert {name: parameter.data_ptr() for name, parameter in other.named_parameters()} == shared
+    assert all(parameter.requires_grad for parameter in other.parameters())
+
+
+def test_a_config_of_other_shapes_is_refused() -> None:
+    network = make_network(ModelConfig(BERT, (TokenHead(LABELS),)))
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        network.with_config(ModelConfig(BERT, (TokenHead(("x",)),)))

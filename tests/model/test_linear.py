@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+from collections.abc import Callable
 from typing import get_args
 
 import pytest
@@ -9,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 
 from halfpint.config import Activation, ModelConfig
 from halfpint.model.linear import Linear, linear, pack_for_inference
@@ -105,6 +108,20 @@ def test_packing_frees_the_plain_weight_and_refuses_to_be_moved() -> None:
     assert [name for name, _ in layer.named_parameters()] == ["bias"]
     with pytest.raises(ValueError, match="load the model again"):
         layer.to(torch.bfloat16)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("take", "word"),
+    [(nn.Module.state_dict, "saved"), (copy.deepcopy, "copied"), (pickle.dumps, "copied")],
+    ids=["state dict", "copy", "pickle"],
+)
+def test_packed_weights_are_left_out_of_nothing(family: str, take: Callable[[nn.Module], object], word: str) -> None:
+    network = make_network(ModelConfig(FAMILIES[family], ALL_HEADS), torch.float32)
+    take(network)
+    pack_for_inference(network)
+    with pytest.raises(ValueError, match=f"packed weights cannot be {word}; load the model again"):
+        take(network)
 
 
 def test_what_onednn_cannot_do_is_left_unpacked() -> None:

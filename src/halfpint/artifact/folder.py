@@ -118,6 +118,21 @@ def write_card(
     (staging / CARD).write_text(card, encoding="utf-8")
 
 
+def read_card(artifact: Artifact) -> dict[str, str]:
+    """Licence and base model, as far as the card of a folder says them in words."""
+    from huggingface_hub import metadata_load
+    from yaml import YAMLError  # type: ignore[import-untyped]  # what huggingface_hub reads cards with
+
+    if not artifact.has(CARD):
+        return {}
+    try:
+        found = metadata_load(artifact.path(CARD)) or {}
+    except (YAMLError, ValueError):
+        # A card is free to edit, and a broken one says nothing.
+        return {}
+    return {name: found[name] for name in ("license", "base_model") if isinstance(found.get(name), str)}
+
+
 def _line(text: str) -> str:
     return " ".join(text.split())
 

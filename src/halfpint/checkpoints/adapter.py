@@ -21,6 +21,8 @@ from torch import Tensor, nn
 
 from halfpint.artifact import Artifact, ArtifactError
 from halfpint.checkpoints.read import BUFFERS, warn_of_unread
+from halfpint.checkpoints.values import POSITIONS, require_absolute_positions
+from halfpint.config import ConfigError
 from halfpint.model.attention import Padding
 from halfpint.model.batch import Batch
 from halfpint.model.encoder import Output
@@ -155,7 +157,8 @@ def read_foreign(artifact: Artifact, *, dtype: torch.dtype = torch.float32) -> F
     with _quiet():
         model, report = _attempt(read, artifact.folder)
     missing = _check_complete(model, report, artifact.folder)
-    warn_of_unread(artifact.folder, [name for name in report["unexpected_keys"] if not name.endswith(BUFFERS)])
+    unread = [name for name in report["unexpected_keys"] if not name.endswith(BUFFERS)]
+    warn_of_unread(artifact.folder, unread, ": the transformers adapter keeps the encoder alone")
     return adapt(model, pools=not missing)
 
 
@@ -195,8 +198,20 @@ def _encoder_of(model: Any) -> Any:
 
 
 def _read_config(folder: Path) -> Any:
-    config = _transformers().AutoConfig
-    return _attempt(lambda: config.from_pretrained(folder, trust_remote_code=False), folder)
+    read = _transformers().AutoConfig.from_pretrained
+    config = _attempt(lambda: read(folder, trust_remote_code=False), folder)
+    _refuse_unheeded(config, folder)
+    return config
+
+
+def _refuse_unheeded(config: Any, folder: Path) -> None:
+    """Relative positions of ELECTRA, XLM-R and others: version 5 of `transformers` would run them as absolute."""
+    # Where the setting still means something (ESM), the class has a default for it.
+    if not hasattr(type(config), POSITIONS):
+        try:
+            require_absolute_positions({POSITIONS: getattr(config, POSITIONS, "absolute")})
+        except ConfigError as error:
+            raise ConfigError(f"{folder}/config.json: {error}") from error
 
 
 def _attempt(work: Callable[[], T], folder: Path) -> T:

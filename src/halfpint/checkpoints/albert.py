@@ -11,15 +11,20 @@ from halfpint.checkpoints import bert
 from halfpint.checkpoints.families import (
     Family,
     Names,
-    Values,
     affine,
     read_common_head,
     require,
     require_head_dropouts,
     require_plain_blocks,
     require_uniform,
-    require_values,
     write_labels,
+)
+from halfpint.checkpoints.values import (
+    Values,
+    misfit,
+    read_count,
+    read_optional_share,
+    require_absolute_positions,
 )
 from halfpint.config import (
     ChoiceHead,
@@ -34,6 +39,7 @@ from halfpint.config import (
 )
 
 CLASSIFIER_DROPOUT = 0.1
+DEFAULTS = {"hidden_act": "gelu_new", "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 CLASSES = {
     "AlbertModel": (),
@@ -68,34 +74,29 @@ def find_groups(sharing: Sharing) -> tuple[int, int, int]:
 
 
 def read_encoder(values: Values) -> EncoderConfig:
-    require_values(values, {"position_embedding_type": "absolute"})
-    steps, groups = values["num_hidden_layers"], values.get("num_hidden_groups", 1)
-    sharing = group_sharing(steps, groups, values.get("inner_group_num", 1))
+    require_absolute_positions(values)
+    steps, groups = read_count(values, "num_hidden_layers"), read_count(values, "num_hidden_groups", 1)
+    if groups > steps:
+        raise misfit("num_hidden_groups", groups, f"no more than num_hidden_layers, {steps}")
+    sharing = group_sharing(steps, groups, read_count(values, "inner_group_num", 1))
     return EncoderConfig.uniform(
         **{
-            **bert.read_sizes({"hidden_act": "gelu_new", **values}),
+            **bert.read_sizes({**DEFAULTS, **values}),
             "num_layers": sharing.num_layers,
             "sharing": sharing,
-            "embedding_size": values.get("embedding_size", 128),
+            "embedding_size": read_count(values, "embedding_size", 128),
             "embedding_projection": "sum",
-            "dropout": values.get("hidden_dropout_prob", 0.0),
-            "attention_dropout": values.get("attention_probs_dropout_prob", 0.0),
         }
     )
 
 
 def read_head(kind: str, values: Values, encoder: EncoderConfig) -> HeadConfig:
-    dropout = values.get("classifier_dropout_prob", CLASSIFIER_DROPOUT)
-    match kind:
-        case "masked_lm":
-            return MaskedLMHead(encoder.activation)
-        case "order":
-            return OrderHead(dropout=dropout)
-        case "token":
-            # The token classifier alone has the hidden dropout where its own is not given.
-            given = values.get("classifier_dropout_prob", CLASSIFIER_DROPOUT)
-            return read_common_head(kind, values, encoder.dropout if given is None else given)
-    return read_common_head(kind, values, dropout)
+    if kind == "masked_lm":
+        return MaskedLMHead(encoder.activation)
+    # Where it is null, the token classifier has the hidden dropout; the other classes cannot be built then.
+    given = {"classifier_dropout_prob": CLASSIFIER_DROPOUT, **values}
+    dropout = read_optional_share(given, "classifier_dropout_prob", encoder.dropout)
+    return OrderHead(dropout=dropout) if kind == "order" else read_common_head(kind, values, dropout)
 
 
 def write_config(config: ModelConfig) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from halfpint.checkpoints.families import (
     ACTIVATION_NAMES,
     Family,
     Names,
-    Values,
     affine,
     read_activation,
     read_common_head,
@@ -17,6 +16,16 @@ from halfpint.checkpoints.families import (
     require_head_dropouts,
     require_values,
     write_labels,
+)
+from halfpint.checkpoints.values import (
+    Values,
+    read_count,
+    read_optional_share,
+    read_pad_id,
+    read_positive,
+    read_share,
+    require_absolute_positions,
+    require_divisible,
 )
 from halfpint.config import (
     ChoiceHead,
@@ -27,6 +36,8 @@ from halfpint.config import (
     SequenceHead,
     TokenHead,
 )
+
+NO_DECODER = {"is_decoder": False, "add_cross_attention": False}
 
 CLASSES = {
     "BertModel": (),
@@ -41,27 +52,30 @@ CLASSES = {
 
 
 def read_encoder(values: Values) -> EncoderConfig:
-    require_values(values, {"is_decoder": False, "add_cross_attention": False, "position_embedding_type": "absolute"})
+    require_absolute_positions(values)
+    require_values(values, NO_DECODER)
     return EncoderConfig.uniform(**read_sizes(values))
 
 
-def read_sizes(values: Values) -> dict[str, Any]:
-    """The fields that BERT, RoBERTa and ALBERT name alike."""
-    return {
-        "vocab_size": values["vocab_size"],
-        "hidden_size": values["hidden_size"],
-        "num_layers": values["num_hidden_layers"],
-        "num_heads": values["num_attention_heads"],
-        "ffn_size": values["intermediate_size"],
-        "num_positions": values.get("max_position_embeddings", 512),
-        "num_token_types": values.get("type_vocab_size", 2),
-        "pad_id": values.get("pad_token_id") or 0,
-        "activation": read_activation(values.get("hidden_act", "gelu")),
-        "norm_eps": values.get("layer_norm_eps", 1e-12),
-        "dropout": values.get("hidden_dropout_prob", 0.1),
-        "attention_dropout": values.get("attention_probs_dropout_prob", 0.1),
-        "initializer_range": values.get("initializer_range", 0.02),
+def read_sizes(values: Values, *, width: str = "hidden_size") -> dict[str, Any]:
+    """The fields that all but DistilBERT name alike; the heads fill the field `width`."""
+    sizes = {
+        "vocab_size": read_count(values, "vocab_size"),
+        "hidden_size": read_count(values, "hidden_size"),
+        "num_layers": read_count(values, "num_hidden_layers"),
+        "num_heads": read_count(values, "num_attention_heads"),
+        "ffn_size": read_count(values, "intermediate_size"),
+        "num_positions": read_count(values, "max_position_embeddings", 512),
+        "num_token_types": read_count(values, "type_vocab_size", 2, least=0),
+        "pad_id": read_pad_id(values, 0),
+        "activation": read_activation(values, "hidden_act", "gelu"),
+        "norm_eps": read_positive(values, "layer_norm_eps", 1e-12),
+        "dropout": read_share(values, "hidden_dropout_prob", 0.1),
+        "attention_dropout": read_share(values, "attention_probs_dropout_prob", 0.1),
+        "initializer_range": read_positive(values, "initializer_range", 0.02),
     }
+    require_divisible(values, width, "num_attention_heads")
+    return sizes
 
 
 def read_head(kind: str, values: Values, encoder: EncoderConfig) -> HeadConfig:
@@ -71,8 +85,7 @@ def read_head(kind: str, values: Values, encoder: EncoderConfig) -> HeadConfig:
 
 
 def read_classifier_dropout(values: Values) -> float:
-    dropout = values.get("classifier_dropout")
-    return float(values.get("hidden_dropout_prob", 0.1) if dropout is None else dropout)
+    return read_optional_share(values, "classifier_dropout", read_share(values, "hidden_dropout_prob", 0.1))
 
 
 def write_config(config: ModelConfig) -> dict[str, Any]:

@@ -12,10 +12,13 @@ from dataclasses import dataclass
 from safetensors import SafetensorError, safe_open
 
 from halfpint.artifact import Artifact, ArtifactError
-from halfpint.checkpoints.families import Family, Inexpressible, Names, Values
+from halfpint.checkpoints.families import Family, Inexpressible, Names
 from halfpint.checkpoints.registry import FAMILIES, OWN
 from halfpint.checkpoints.sentence import read_embedding_head
+from halfpint.checkpoints.values import Values, misfit, read_switch
 from halfpint.config import ConfigError, EncoderConfig, HeadConfig, ModelConfig, from_dict
+
+UNTIED = "the masked-LM decoder is not tied to the word embeddings"
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,8 @@ def describe(artifact: Artifact, stored: Container[str] | None = None) -> Descri
     if artifact.config.get("model_type") == OWN:
         try:
             return Description(from_dict(artifact.config), None)
+        except ConfigError as error:
+            raise _placed(error, artifact) from error
         except (TypeError, AttributeError) as error:
             raise ConfigError(
                 f"{artifact.folder}/config.json is no Halfpint config ({error}); write the folder again"
@@ -38,21 +43,24 @@ def describe(artifact: Artifact, stored: Container[str] | None = None) -> Descri
     family = _find_family(artifact.config)
     if stored is None:
         stored = tensor_names(artifact)
+    embedding = read_embedding_head(artifact)
     try:
         encoder = family.read_encoder(artifact.config)
         heads = _read_heads(family, artifact.config, encoder, stored)
-    except KeyError as error:
-        raise ConfigError(f"{artifact.folder}/config.json has no {error}; a {family.name} config needs it") from error
-    except (TypeError, AttributeError, ZeroDivisionError) as error:
-        raise ConfigError(
-            f"{artifact.folder}/config.json is no {family.name} config ({error}); compare it with the original"
-        ) from error
-    if not artifact.config.get("tie_word_embeddings", True) and any(head.kind == "masked_lm" for head in heads):
-        raise Inexpressible("the masked-LM decoder is not tied to the word embeddings")
-    if not _has_pooler(family, artifact.config, encoder, stored):
-        encoder = encoder.replace(pooler="none")
-    embedding = read_embedding_head(artifact)
-    return Description(ModelConfig(encoder, (*heads, embedding) if embedding else heads), family)
+        tied = read_switch(artifact.config, "tie_word_embeddings", True)
+        if encoder.pooler == "tanh" and not _has_pooler(family, artifact.config, encoder, stored):
+            encoder = encoder.replace(pooler="none")
+        config = ModelConfig(encoder, (*heads, embedding) if embedding else heads)
+    except ConfigError as error:
+        raise _placed(error, artifact) from error
+    if not tied and any(head.kind == "masked_lm" for head in heads):
+        raise Inexpressible(UNTIED)
+    return Description(config, family)
+
+
+def _placed(error: ConfigError, artifact: Artifact) -> ConfigError:
+    """The same error with the file that it is about."""
+    return ConfigError(f"{artifact.folder}/config.json: {error}")
 
 
 def tensor_names(artifact: Artifact) -> Container[str]:
@@ -106,6 +114,8 @@ def _find_family(values: Values) -> Family:
 
 def _declared_heads(family: Family, values: Values) -> tuple[str, ...]:
     names = values.get("architectures") or []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise misfit("architectures", names, "a list of class names")
     return next((family.classes[name] for name in names if name in family.classes), ())
 
 
@@ -127,10 +137,8 @@ def _read_heads(
 def _has_pooler(family: Family, values: Values, encoder: EncoderConfig, stored: Container[str]) -> bool:
     """A class that reads a pooler must have one; another has it when its tensors are there."""
     declared = _declared_heads(family, values)
-    if isinstance(stored, _Everything) or encoder.pooler == "first":
+    if isinstance(stored, _Everything):
         return family.builds_pooler(declared)
-    if encoder.pooler == "none":
-        return False
     pooler = family.prefix + family.encoder_names(encoder)["pooler.weight"][0]
     needed = any(kind not in family.poolerless for kind in declared)
     return needed or _stored_name(pooler, family, stored) in stored

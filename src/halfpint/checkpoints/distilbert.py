@@ -9,7 +9,6 @@ from halfpint.checkpoints.families import (
     ACTIVATION_NAMES,
     Family,
     Names,
-    Values,
     affine,
     read_activation,
     read_labels,
@@ -18,6 +17,14 @@ from halfpint.checkpoints.families import (
     require_bert_shape,
     require_head_dropouts,
     write_labels,
+)
+from halfpint.checkpoints.values import (
+    Values,
+    read_count,
+    read_pad_id,
+    read_positive,
+    read_share,
+    require_divisible,
 )
 from halfpint.config import (
     ChoiceHead,
@@ -44,26 +51,27 @@ CLASSES = {
 
 
 def read_encoder(values: Values) -> EncoderConfig:
+    require_divisible(values, "dim", "n_heads")
     return EncoderConfig.uniform(
-        vocab_size=values["vocab_size"],
-        hidden_size=values["dim"],
-        num_layers=values["n_layers"],
-        num_heads=values["n_heads"],
-        ffn_size=values["hidden_dim"],
-        num_positions=values.get("max_position_embeddings", 512),
+        vocab_size=read_count(values, "vocab_size"),
+        hidden_size=read_count(values, "dim"),
+        num_layers=read_count(values, "n_layers"),
+        num_heads=read_count(values, "n_heads"),
+        ffn_size=read_count(values, "hidden_dim"),
+        num_positions=read_count(values, "max_position_embeddings", 512),
         num_token_types=0,
-        pad_id=values.get("pad_token_id") or 0,
-        activation=read_activation(values.get("activation", "gelu")),
+        pad_id=read_pad_id(values, 0),
+        activation=read_activation(values, "activation", "gelu"),
         norm_eps=NORM_EPS,
         pooler="none",
-        dropout=values.get("dropout", 0.1),
-        attention_dropout=values.get("attention_dropout", 0.1),
-        initializer_range=values.get("initializer_range", 0.02),
+        dropout=read_share(values, "dropout", 0.1),
+        attention_dropout=read_share(values, "attention_dropout", 0.1),
+        initializer_range=read_positive(values, "initializer_range", 0.02),
     )
 
 
 def read_head(kind: str, values: Values, encoder: EncoderConfig) -> HeadConfig:
-    classifier_dropout = values.get("seq_classif_dropout", 0.2)
+    classifier_dropout = read_share(values, "seq_classif_dropout", 0.2)
     match kind:
         case "masked_lm":
             return MaskedLMHead(encoder.activation)
@@ -74,7 +82,7 @@ def read_head(kind: str, values: Values, encoder: EncoderConfig) -> HeadConfig:
         case "token":
             return TokenHead(read_labels(values), encoder.dropout)
     assert kind == "span", kind
-    return SpanHead(dropout=values.get("qa_dropout", 0.1))
+    return SpanHead(dropout=read_share(values, "qa_dropout", 0.1))
 
 
 def write_config(config: ModelConfig) -> dict[str, Any]:

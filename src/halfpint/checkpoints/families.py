@@ -10,9 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from halfpint.checkpoints.values import Values, misfit, read_count, read_text
 from halfpint.config import (
     Activation,
     ChoiceHead,
+    ConfigError,
     EncoderConfig,
     HeadConfig,
     ModelConfig,
@@ -21,10 +23,10 @@ from halfpint.config import (
     SequenceHead,
     SpanHead,
     TokenHead,
+    reads_pooler,
 )
 
 Names = dict[str, tuple[str, ...]]
-Values = Mapping[str, Any]
 
 TRANSPOSED = frozenset({"heads.masked_lm.extra.weight"})
 """Tensors that lie the other way round in `transformers`."""
@@ -44,7 +46,10 @@ PROBLEM_NAMES: dict[Problem, str] = {
 
 
 class Inexpressible(ValueError):
-    """A config that this family (written) or this encoder (read) has no place for."""
+    """A config that this family (written) or this encoder (read) has no place for.
+
+    What is read is left to `transformers` then.
+    """
 
 
 @dataclass(frozen=True)
@@ -81,51 +86,69 @@ class Family:
         return names
 
     def class_for(self, config: ModelConfig) -> str:
-        """The class that has exactly these heads, and a pooler where this encoder has one."""
-        kinds = tuple(sorted(head.kind for head in config.heads if head.kind != "embedding"))
+        """The class that has exactly these heads."""
+        kinds = _kinds(config)
         for name, heads in self.classes.items():
             if tuple(sorted(heads)) == kinds:
-                self._check_pooler(name, kinds, config.encoder.pooler != "none")
                 return name
         raise Inexpressible(f"{self.name} has no class with the heads {', '.join(kinds)}")
+
+    def without_unread_pooler(self, config: ModelConfig) -> ModelConfig:
+        """The model as its class builds it: a pooler that the class lacks and no head reads is left out."""
+        read = any(reads_pooler(head) for head in config.heads)
+        if config.encoder.pooler != "tanh" or read or self.builds_pooler(_kinds(config)):
+            return config
+        return ModelConfig(config.encoder.replace(pooler="none"), config.heads)
+
+    def lacks_pooler(self, config: ModelConfig) -> bool:
+        """Whether the class has a pooler's tensors and the model none: a bare encoder may, and nothing reads them."""
+        pooled = self.encoder_names(config.encoder.replace(pooler="tanh"))
+        return config.encoder.pooler == "none" and "pooler.weight" in pooled and self.builds_pooler(_kinds(config))
 
     def builds_pooler(self, kinds: tuple[str, ...]) -> bool:
         """Whether the class with these heads has a pooler; two heads are those of pretraining."""
         return not self.poolerless.intersection(kinds) or len(kinds) > 1
 
-    def _check_pooler(self, name: str, kinds: tuple[str, ...], pooler: bool) -> None:
-        # A bare encoder may come without: sentence encoders do, and nothing reads what is missing.
-        if kinds and pooler != self.builds_pooler(kinds):
-            raise Inexpressible(f"{name} has {'a' if self.builds_pooler(kinds) else 'no'} pooler")
+
+def _kinds(config: ModelConfig) -> tuple[str, ...]:
+    """The heads that have weights."""
+    return tuple(sorted(head.kind for head in config.heads if head.kind != "embedding"))
 
 
 def require_values(values: Values, expected: Values) -> None:
-    """Refuse a foreign config whose settings this encoder does not have."""
+    """Leave a foreign config whose settings this encoder does not have to `transformers`."""
     for name, wanted in expected.items():
         if values.get(name, wanted) != wanted:
             raise Inexpressible(f"{name} is {values[name]!r}; Halfpint's own encoder has {wanted!r}")
 
 
-def read_activation(name: str) -> Activation:
-    if name not in ACTIVATIONS:
-        raise Inexpressible(f"the activation {name!r} is none of {', '.join(ACTIVATIONS)}")
-    return ACTIVATIONS[name]
+def read_activation(values: Values, name: str, default: str) -> Activation:
+    activation = read_text(values, name, default)
+    if activation not in ACTIVATIONS:
+        raise Inexpressible(f"{name} is {activation!r}, none of {', '.join(ACTIVATIONS)}")
+    return ACTIVATIONS[activation]
 
 
 def read_labels(values: Values) -> tuple[str, ...]:
-    if values.get("id2label"):
-        names = {int(index): str(label) for index, label in values["id2label"].items()}
-        if sorted(names) != list(range(len(names))):
-            raise ValueError(f"id2label numbers its labels {sorted(names)}; they must be 0, 1, 2 …")
-        return tuple(names[index] for index in range(len(names)))
-    return tuple(f"LABEL_{index}" for index in range(int(values.get("num_labels", 2))))
+    given = values.get("id2label")
+    if not given:
+        return tuple(f"LABEL_{index}" for index in range(read_count(values, "num_labels", 2)))
+    if not isinstance(given, Mapping) or not all(str(index).isdecimal() for index in given):
+        raise misfit("id2label", given, 'labels by their number: {"0": …, "1": …}')
+    names = {int(index): str(label) for index, label in given.items()}
+    if sorted(names) != list(range(len(names))):
+        raise ConfigError(f"id2label numbers its labels {sorted(names)}; they must be 0, 1, 2 …")
+    return tuple(names[index] for index in range(len(names)))
 
 
 def read_problem(values: Values) -> Problem:
     named = {name: problem for problem, name in PROBLEM_NAMES.items()}
-    if values.get("problem_type"):
-        return named[values["problem_type"]]
-    return "regression" if len(read_labels(values)) == 1 else "single_label"
+    given = values.get("problem_type")
+    if given is None:
+        return "regression" if len(read_labels(values)) == 1 else "single_label"
+    if not isinstance(given, str) or given not in named:
+        raise misfit("problem_type", given, f"one of {', '.join(named)}, or null")
+    return named[given]
 
 
 def read_common_head(kind: str, values: Values, dropout: float) -> HeadConfig:

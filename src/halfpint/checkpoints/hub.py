@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatch
+from os import PathLike
 from pathlib import Path
 from typing import cast
 
@@ -32,10 +33,9 @@ DESCRIBING = ["*.json"]
 INDICES = ["*.index.json"]
 """Lists of shards, which nobody should find without the shards."""
 
-WAYS_OUT = (
-    "give a folder that holds the weights, set HF_ENDPOINT or HF_HOME to a mirror or cache that has them, "
-    "or train without them (--from-scratch)"
-)
+WAYS_OUT = "give a folder that holds the weights, or set HF_ENDPOINT or HF_HOME to a mirror or cache that has them"
+"""A verb that can do without weights catches `WeightsUnavailable` and adds its own."""
+WAYS_TO_COUNT = "give a folder with its config.json, or set HF_ENDPOINT or HF_HOME to a mirror or cache that has it"
 
 
 class WeightsUnavailable(ArtifactError):
@@ -44,17 +44,22 @@ class WeightsUnavailable(ArtifactError):
 
 def find_folder(name: str | Path, *, revision: str | None = None, weights: bool = True) -> Path:
     """The folder of a model, fetched from the Hub where it is not here; without `weights`, only what describes it."""
-    folder = Path(name).expanduser()
-    if folder.is_dir():
+    folder = local_folder(name)
+    if folder is not None:
+        if revision is not None:
+            raise ArtifactError(
+                f"{name} is a folder here, and only names on the Hub have revisions (given: {revision!r}); "
+                "leave the revision out, or give a name"
+            )
         return folder
-    if folder.is_file():
+    if Path(name).expanduser().is_file():
         raise ArtifactError(f"{name} is a file; a model is a folder with config.json and its weights")
     text = str(name)
     preset = find_preset(text)
     if preset is None and _looks_local(text):
         raise ArtifactError(f"there is no folder {name}; a model is a folder, a preset ({_near(text)}) or a Hub name")
     hub_name = preset.hub if preset else text
-    with _explained(hub_name, text, revision):
+    with _explained(hub_name, text, revision, WAYS_OUT if weights else WAYS_TO_COUNT):
         if not weights:
             return _fetch(hub_name, revision, DESCRIBING, [*IGNORED, *INDICES])
         folder = _fetch(hub_name, revision, PATTERNS, IGNORED)
@@ -65,6 +70,18 @@ def find_folder(name: str | Path, *, revision: str | None = None, weights: bool 
             _refuse_pickles(hub_name, revision)
             raise WeightsUnavailable(f"{text} has no safetensors on the Hub ({hub_name}): {WAYS_OUT}")
     return folder
+
+
+def local_folder(name: str | Path) -> Path | None:
+    """The folder of that name, where there is one; what can be no name at all is refused."""
+    if not isinstance(name, str | PathLike):
+        raise ArtifactError(
+            f"a model was given as {name!r} ({type(name).__name__}); give a folder, a preset or a Hub name"
+        )
+    if not str(name).strip():
+        raise ArtifactError("the name of the model is empty; give a folder (. is this one), a preset or a Hub name")
+    folder = Path(name).expanduser()
+    return folder if folder.is_dir() else None
 
 
 def _looks_local(name: str) -> bool:
@@ -107,7 +124,7 @@ def _refuse_pickles(hub_name: str, revision: str | None) -> None:
 
 
 @contextmanager
-def _explained(hub_name: str, asked: str, revision: str | None) -> Iterator[None]:
+def _explained(hub_name: str, asked: str, revision: str | None, ways_out: str) -> Iterator[None]:
     """What goes wrong between here and the Hub, in words and with the ways out."""
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -124,13 +141,13 @@ def _explained(hub_name: str, asked: str, revision: str | None) -> Iterator[None
         yield
     except GatedRepoError as error:
         raise WeightsUnavailable(
-            f"{hub_name} is gated: accept its terms on the Hub and log in (hf auth login), or {WAYS_OUT}"
+            f"{hub_name} is gated: accept its terms on the Hub and log in (hf auth login), or {ways_out}"
         ) from error
     except RevisionNotFoundError as error:
         raise WeightsUnavailable(f"{hub_name} has no revision {revision!r} on the Hub; give one that it has") from error
     except (RepositoryNotFoundError, HFValidationError) as error:
         if is_preset:
-            raise WeightsUnavailable(f"the Hub has no {hub_name}, the weights of {asked}: {WAYS_OUT}") from error
+            raise WeightsUnavailable(f"the Hub has no {hub_name}, the weights of {asked}: {ways_out}") from error
         raise WeightsUnavailable(
             f"{asked!r} is neither a folder nor a preset ({_near(asked)}) nor a model on the Hub"
         ) from error
@@ -138,4 +155,4 @@ def _explained(hub_name: str, asked: str, revision: str | None) -> Iterator[None
         what = f"the weights of {asked} ({hub_name}) cannot be had"
         if not is_preset:
             what = f"{asked!r} is neither a folder nor a preset ({_near(asked)}), and the Hub cannot be asked"
-        raise WeightsUnavailable(f"{what}: {WAYS_OUT}") from error
+        raise WeightsUnavailable(f"{what}: {ways_out}") from error

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 from halfpint.checkpoints import bert
 from halfpint.checkpoints.families import (
     Family,
     Names,
-    Values,
     affine,
     require,
     require_uniform,
     write_labels,
 )
-from halfpint.config import EncoderConfig, HeadConfig, ModelConfig
+from halfpint.checkpoints.values import Values, misfit, read_count, read_switch, read_text
+from halfpint.config import EncoderConfig, HeadConfig, ModelConfig, Norm
 
 OUTER_NORM_EPS = 1e-5
 """`transformers` builds the embedding norm and the last FFN's norm without passing the config's epsilon."""
+
+DEFAULTS = {"hidden_act": "relu", "hidden_dropout_prob": 0.0, "intra_bottleneck_size": 128}
 
 CLASSES = {
     "MobileBertModel": (),
@@ -32,31 +34,38 @@ CLASSES = {
 
 
 def read_encoder(values: Values) -> EncoderConfig:
-    bottleneck = values.get("use_bottleneck", True)
-    joint = values.get("use_bottleneck_attention", False)
-    shared = values.get("key_query_shared_bottleneck", True)
-    require(not bottleneck or joint or shared, "queries and keys of the full width do not fit a bottleneck")
-    trigram, embedding_size = values.get("trigram_input", True), values.get("embedding_size", 128)
-    norm = values.get("normalization_type", "no_norm")
+    values = {**DEFAULTS, **values}
+    bottleneck = read_switch(values, "use_bottleneck", True)
+    joint = read_switch(values, "use_bottleneck_attention", False)
+    shared = read_switch(values, "key_query_shared_bottleneck", True)
+    if bottleneck and not joint and not shared:
+        raise misfit(
+            "key_query_shared_bottleneck", shared, "true, or use_bottleneck_attention true: queries fit no other"
+        )
+    trigram, embedding_size = read_switch(values, "trigram_input", True), read_count(values, "embedding_size", 128)
+    norm = read_text(values, "normalization_type", "no_norm")
+    if norm not in get_args(Norm):
+        raise misfit("normalization_type", norm, f"one of {', '.join(get_args(Norm))}")
+    sizes = bert.read_sizes(values, width="intra_bottleneck_size" if bottleneck else "hidden_size")
     return EncoderConfig.uniform(
         **{
-            **bert.read_sizes({"hidden_act": "relu", "hidden_dropout_prob": 0.0, **values}),
+            **sizes,
             "embedding_size": embedding_size,
             "trigram": trigram,
-            "embedding_projection": "words" if trigram or embedding_size != values["hidden_size"] else "none",
+            "embedding_projection": "words" if trigram or embedding_size != sizes["hidden_size"] else "none",
             "norm": norm,
             "outer_norm_eps": OUTER_NORM_EPS if norm == "layer_norm" else None,
-            "bottleneck_size": values.get("intra_bottleneck_size", 128) if bottleneck else None,
+            "bottleneck_size": read_count(values, "intra_bottleneck_size") if bottleneck else None,
             "shared_query_key": bottleneck and not joint,
-            "num_ffns": values.get("num_feedforward_networks", 4),
+            "num_ffns": read_count(values, "num_feedforward_networks", 4),
             # False in the published weights: their heads read the first token as it is.
-            "pooler": "tanh" if values.get("classifier_activation", True) else "first",
+            "pooler": "tanh" if read_switch(values, "classifier_activation", True) else "first",
         }
     )
 
 
 def read_head(kind: str, values: Values, encoder: EncoderConfig) -> HeadConfig:
-    return bert.read_head(kind, {"hidden_dropout_prob": 0.0, **values}, encoder)
+    return bert.read_head(kind, {**DEFAULTS, **values}, encoder)
 
 
 def write_config(config: ModelConfig) -> dict[str, Any]:

@@ -5,6 +5,7 @@ Nothing is guessed: a tensor that is missing or has another shape is named, with
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -16,8 +17,9 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from halfpint.artifact import Artifact, ArtifactError
-from halfpint.checkpoints.describe import as_stored, describe, modern_name, unreadable
-from halfpint.checkpoints.families import TRANSPOSED, Names
+from halfpint.checkpoints.describe import UNTIED, as_stored, describe, modern_name, unreadable
+from halfpint.checkpoints.families import TRANSPOSED, Family, Inexpressible, Names
+from halfpint.config import ModelConfig
 from halfpint.model.network import Network
 
 BUFFERS = ("position_ids", "token_type_ids")
@@ -41,8 +43,12 @@ class Tensors:
         return tuple(file.get_slice(stored).get_shape())
 
     def read(self, name: str) -> Tensor:
-        file, stored = self._files[name]
         self.unread.discard(name)
+        return self.peek(name)
+
+    def peek(self, name: str) -> Tensor:
+        """A tensor for a look, which does not count as read."""
+        file, stored = self._files[name]
         tensor: Tensor = file.get_tensor(stored)
         return tensor
 
@@ -72,23 +78,45 @@ def read_network(artifact: Artifact, *, dtype: torch.dtype = torch.float32) -> N
             names: Names = {name: (name,) for name in expected}
         else:
             names = as_stored(family.names(description.config), family, tensors)
+            _check_twins(family, description.config, tensors)
         _require_all(names, expected, tensors, artifact.folder)
         state = {
             name: _assemble(name, names[name], shape, tensors, artifact.folder).to(dtype)
             for name, shape in expected.items()
         }
-        unread = sorted(tensors.unread - set(family.tied if family else ()))
+        unread = tensors.unread
     network.load_state_dict(state, assign=True)
     warn_of_unread(artifact.folder, unread)
     return network.eval()
 
 
-def warn_of_unread(folder: Path, names: Iterable[str]) -> None:
+def warn_of_unread(folder: Path, names: Iterable[str], why: str = "") -> None:
     """Tensors that lie in a folder and are no part of the model are told, never dropped in silence."""
     unread = sorted(names)
     if unread:
         more = f" and {len(unread) - 3} more" if len(unread) > 3 else ""
-        warnings.warn(f"{folder}: no use for {', '.join(unread[:3])}{more}", stacklevel=3)
+        warnings.warn(f"{folder}: no use for {', '.join(unread[:3])}{more}{why}", stacklevel=_levels_to_caller())
+
+
+def _levels_to_caller() -> int:
+    """How far above the function that warns the first line outside this package lies."""
+    # From Python 3.12 on, warnings.warn(skip_file_prefixes=…) does this.
+    frame, level = inspect.currentframe(), 0
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == __name__.partition(".")[0]:
+        frame, level = frame.f_back, level + 1
+    return level
+
+
+def _check_twins(family: Family, config: ModelConfig, tensors: Tensors) -> None:
+    """Tensors that repeat another are done with. A decoder of other values is untied, whatever config.json says."""
+    for twin, original in family.tied.items():
+        original = as_stored({"": (original,)}, family, tensors)[""][0]
+        if twin not in tensors or original not in tensors or twin == original:
+            continue
+        if torch.equal(tensors.peek(twin).float(), tensors.peek(original).float()):
+            tensors.unread.discard(twin)
+        elif config.head("masked_lm"):
+            raise Inexpressible(f"{UNTIED}: {twin} and {original} differ")
 
 
 def _require_all(names: Names, expected: dict[str, Shape], tensors: Tensors, folder: Path) -> None:

@@ -8,7 +8,6 @@ from halfpint.checkpoints import bert
 from halfpint.checkpoints.families import (
     Family,
     Names,
-    Values,
     affine,
     read_common_head,
     require,
@@ -17,6 +16,7 @@ from halfpint.checkpoints.families import (
     require_values,
     write_labels,
 )
+from halfpint.checkpoints.values import Values, misfit, read_pad_id, require_absolute_positions
 from halfpint.config import ChoiceHead, EncoderConfig, HeadConfig, MaskedLMHead, ModelConfig, SequenceHead
 
 CLASSES = {
@@ -30,11 +30,13 @@ CLASSES = {
 
 
 def read_encoder(values: Values) -> EncoderConfig:
-    require_values(values, {"is_decoder": False, "add_cross_attention": False, "position_embedding_type": "absolute"})
+    require_absolute_positions(values)
+    require_values(values, bert.NO_DECODER)
     sizes = bert.read_sizes(values)
     # The first positions of the table are never used: real ones are counted from pad + 1.
-    pad = values.get("pad_token_id", 1)
-    offset = (1 if pad is None else pad) + 1
+    offset = read_pad_id(values, 1) + 1
+    if sizes["num_positions"] <= offset:
+        raise misfit("max_position_embeddings", sizes["num_positions"], f"more than pad_token_id + 1, {offset}")
     return EncoderConfig.uniform(
         **{
             **sizes,

@@ -10,17 +10,21 @@ from halfpint.artifact import Artifact, ArtifactError
 from halfpint.config import EmbeddingHead, EncoderConfig, Pooling
 
 _MODES: dict[str, Pooling] = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
+MODULES = ("Transformer", "Pooling", "Normalize")
+"""What a sentence encoder is made of here; its states go through these in this order."""
 
 
 def read_embedding_head(artifact: Artifact) -> EmbeddingHead | None:
     """The pooling that a folder's `modules.json` describes; None where there is no such file."""
     if not artifact.has("modules.json"):
         return None
-    modules = _read_json(artifact, "modules.json")
-    kinds = {module["type"].rsplit(".", 1)[-1]: module["path"] for module in modules}
-    if "Pooling" not in kinds:
+    paths = _read_modules(artifact)
+    if "Pooling" not in paths:
         return None
-    settings = _read_json(artifact, f"{kinds['Pooling']}/config.json")
+    name = f"{paths['Pooling']}/config.json"
+    settings = _read_json(artifact, name)
+    if not isinstance(settings, dict):
+        raise ArtifactError(f"{artifact.folder / name} is no JSON object of pooling modes; fetch or write it again")
     modes = [name for name, on in settings.items() if name.startswith("pooling_mode_") and on is True]
     if isinstance(settings.get("pooling_mode"), str):  # sentence-transformers 5.2 and later
         modes = [
@@ -30,7 +34,29 @@ def read_embedding_head(artifact: Artifact) -> EmbeddingHead | None:
         raise ArtifactError(
             f"{artifact.folder} pools by {', '.join(modes) or 'nothing'}; known are {', '.join(_MODES)}"
         )
-    return EmbeddingHead(_MODES[modes[0]], normalize="Normalize" in kinds)
+    return EmbeddingHead(_MODES[modes[0]], normalize="Normalize" in paths)
+
+
+def _read_modules(artifact: Artifact) -> dict[str, str]:
+    """Kind → path of the modules, which must be those that Halfpint computes, in their order."""
+    file, paths = artifact.folder / "modules.json", {}
+    modules = _read_json(artifact, "modules.json")
+    if not isinstance(modules, list):
+        raise ArtifactError(f"{file} is no list of modules; fetch or write it again")
+    for module in modules:
+        kind, path = (module.get("type"), module.get("path")) if isinstance(module, dict) else (None, None)
+        if not isinstance(kind, str) or not isinstance(path, str):
+            raise ArtifactError(f"{file} has the module {module!r}; expected an object with a type and a path, as text")
+        kind = kind.rsplit(".", 1)[-1]
+        if kind not in MODULES:
+            raise ArtifactError(
+                f"{file} has a {kind} module, which Halfpint does not compute; it knows {', '.join(MODULES)}"
+            )
+        paths[kind] = path
+    if len(paths) != len(modules) or list(paths) != [kind for kind in MODULES if kind in paths]:
+        order = ", ".join(module["type"].rsplit(".", 1)[-1] for module in modules)
+        raise ArtifactError(f"{file} runs {order}; Halfpint computes {', '.join(MODULES)} in this order, each once")
+    return paths
 
 
 def write_embedding_head(folder: Path, head: EmbeddingHead, encoder: EncoderConfig) -> None:
@@ -56,7 +82,7 @@ def write_embedding_head(folder: Path, head: EmbeddingHead, encoder: EncoderConf
 def _read_json(artifact: Artifact, name: str) -> Any:
     try:
         return json.loads(artifact.path(name).read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError) as error:
+    except (OSError, json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ArtifactError(f"{artifact.folder / name} cannot be read: {error}") from error
 
 

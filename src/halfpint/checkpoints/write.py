@@ -32,6 +32,10 @@ class Written:
     """A family's name, or `halfpint`."""
     reason: str | None
     """Why no family could express it."""
+    dropped: tuple[str, ...] = ()
+    """What was left out: a pooler that the class has no place for and no head reads."""
+    missing: tuple[str, ...] = ()
+    """What the class has and the model lacks: a pooler, random when `transformers` opens it, that no head reads."""
 
 
 def write_network(network: Network, folder: Path, *, dtype: torch.dtype | None = None) -> Written:
@@ -47,9 +51,12 @@ def write_network(network: Network, folder: Path, *, dtype: torch.dtype | None =
         values: dict[str, Any] = {"model_type": OWN, "architectures": ["Halfpint"], **to_dict(config)}
         tensors = state
     else:
-        written = Written(expression.family.name, None)
+        family = expression.family
+        dropped = ("pooler",) if expression.config.encoder.pooler != config.encoder.pooler else ()
+        missing = ("pooler",) if family.lacks_pooler(expression.config) else ()
+        written = Written(family.name, None, dropped, missing)
         values = expression.values
-        tensors = _in_their_names(state, expression.family.names(config))
+        tensors = _in_their_names(state, family.names(expression.config))
     _write_config(folder, {**values, "dtype": _DTYPES[dtype]})
     save_file({name: t.contiguous() for name, t in tensors.items()}, folder / "model.safetensors", {"format": "pt"})
     _write_pooling(folder, config, written)

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import tokenizers
 
 from halfpint.artifact import Artifact, ArtifactError
 
-FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt", "spiece.model",
-         "vocab.json", "merges.txt")  # fmt: skip
-"""What belongs to a tokenizer in a folder, and is copied with it."""
+COMPANIONS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+"""Beside tokenizer.json, what other libraries read: which class it is, and which tokens are special."""
+
+VOCABULARIES = ("vocab.txt", "spiece.model", "sentencepiece.bpe.model", "vocab.json", "merges.txt")
+"""The vocabulary once more, in the format of older libraries."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,13 @@ class Tokenizer:
     def size(self) -> int:
         """One more than the largest id."""
         return max(self.backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+
+    def to_json(self) -> str:
+        """All of it as the text of a tokenizer.json, without truncation and padding."""
+        return self.backend.to_str(pretty=True)
+
+    def save(self, path: Path) -> None:
+        path.write_text(self.to_json() + "\n", encoding="utf-8")
 
     def __call__(self, texts: Sequence[str] | Sequence[tuple[str, str]], max_length: int) -> Tokenized:
         self.backend.enable_truncation(max_length)

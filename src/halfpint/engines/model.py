@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from halfpint.artifact import ArtifactError, read_artifact
+from halfpint.artifact import Artifact, ArtifactError, read_artifact
 from halfpint.checkpoints.adapter import ForeignEncoder, read_foreign
 from halfpint.checkpoints.families import Inexpressible
 from halfpint.checkpoints.hub import find_folder
@@ -20,7 +20,8 @@ from halfpint.checkpoints.read import read_network
 from halfpint.checkpoints.sentence import read_embedding_head
 from halfpint.config import EmbeddingHead, ModelConfig
 from halfpint.data.tokenizer import Tokenizer, read_tokenizer, require_fit
-from halfpint.model.batch import Batch, Limits
+from halfpint.engines.save import save_artifact
+from halfpint.model.batch import Batch, Limits, lengths_of
 from halfpint.model.encoder import Encoder, Output
 from halfpint.model.heads import embed
 from halfpint.model.linear import pack_for_inference
@@ -37,11 +38,18 @@ class Model:
     """What `load` returns. Calls give NumPy arrays; `module` is the torch module."""
 
     def __init__(
-        self, module: Network | ForeignEncoder, tokenizer: Tokenizer | None, embedding: EmbeddingHead | None
+        self,
+        module: Network | ForeignEncoder,
+        tokenizer: Tokenizer | None,
+        embedding: EmbeddingHead | None,
+        source: Artifact | None = None,
     ) -> None:
         self.module = module
         self.tokenizer = tokenizer
         self.embedding = embedding or EmbeddingHead()
+        """How `embed` makes one vector of a text: as the folder says, else by the mean, at length one."""
+        self.source = source
+        """The folder it was loaded from."""
 
     @property
     def config(self) -> ModelConfig | None:
@@ -70,14 +78,45 @@ class Model:
         pack_for_inference(self.module)
         return self
 
+    def save(
+        self,
+        out: Path | str,
+        *,
+        overwrite: bool = False,
+        title: str | None = None,
+        base_model: str | None = None,
+        license: str | None = None,
+        facts: Mapping[str, str] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Path:
+        """Write all of it as a folder in the Hub's layout; a folder that is there is replaced only by `overwrite`.
+
+        `title`, `base_model`, `license` and `facts` go into the model card, `metadata` into `halfpint.json`.
+        """
+        return save_artifact(
+            out,
+            self.module,
+            self.tokenizer,
+            self.embedding,
+            self.source,
+            overwrite=overwrite,
+            title=title,
+            base_model=base_model,
+            license=license,
+            facts=facts,
+            metadata=metadata,
+        )
+
     def encode(self, ids: Ids, segments: Ids | None = None) -> list[Array]:
         """The last states: one array (length, hidden) for each sequence."""
         return self._run(ids, segments, lambda batch, output: output.hidden, over_tokens=True)
 
     def logits(self, ids: Ids, segments: Ids | None = None, head: str | None = None) -> list[Array]:
-        """A head's scores: one array for each sequence, over its tokens where the head is one of tokens."""
-        network = self._network_with_head(head)
-        kind = head or next(kind for kind in network.heads if kind != "embedding")
+        """A head's scores: one array for each sequence, over its tokens where the head is one of tokens.
+
+        `head` names it, where the model has several.
+        """
+        network, kind = self._network_with_head(head)
         return self._run(
             ids, segments, lambda batch, output: network.answer(kind, output, batch), over_tokens=kind in TOKEN_HEADS
         )
@@ -101,13 +140,16 @@ class Model:
         )
         return np.stack(vectors)
 
-    def _network_with_head(self, head: str | None) -> Network:
+    def _network_with_head(self, head: str | None) -> tuple[Network, str]:
         heads = [kind for kind in self.module.heads if kind != "embedding"] if isinstance(self.module, Network) else []
+        listed = ", ".join(heads)
         if (head is not None and head not in heads) or not heads:
             wanted = f"no {head} head" if head else "no head"
-            raise ValueError(f"this model has {wanted} (it has: {', '.join(heads) or 'only the encoder'})")
+            raise ValueError(f"this model has {wanted} (it has: {listed or 'only the encoder'})")
+        if head is None and len(heads) > 1:
+            raise ValueError(f"this model has several heads ({listed}); say which: head={heads[0]!r}, for one")
         assert isinstance(self.module, Network)
-        return self.module
+        return self.module, head or heads[0]
 
     def _run(
         self, ids: Ids, segments: Ids | None, answer: Callable[[Batch, Output], Tensor], *, over_tokens: bool
@@ -138,25 +180,30 @@ TOKEN_HEADS = ("masked_lm", "token", "span")
 
 
 def _check_texts(texts: Sequence[str]) -> None:
-    if isinstance(texts, str):
-        raise ValueError("embed takes a list of texts; put the one text in a list")
+    if isinstance(texts, str) or not hasattr(texts, "__len__"):
+        raise ValueError(
+            f"embed takes a list of texts, and was given a {type(texts).__name__}; put the one text in a list"
+        )
     if len(texts) == 0:
         raise ValueError("no texts: give at least one")
     for index, text in enumerate(texts):
         if not isinstance(text, str):
             raise ValueError(f"text {index} is {text!r}, a {type(text).__name__}; embed takes strings")
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"text {index} has half a character, {text[error.start]!r}, at {error.start}; read the text as UTF-8, "
+                "or replace such halves (text.encode(errors='replace').decode())"
+            ) from error
 
 
 def _check_ids(ids: Ids, segments: Ids | None) -> None:
-    if len(ids) == 0:
-        raise ValueError("an empty batch: give at least one sequence")
-    if isinstance(ids, str) or any(isinstance(each, str) for each in ids):
+    if isinstance(ids, str) or (hasattr(ids, "__len__") and any(isinstance(each, str) for each in ids)):
         raise ValueError("this call takes token ids, one list a sequence; texts go to embed")
-    empty = next((index for index, each in enumerate(ids) if len(each) == 0), None)
-    if empty is not None:
-        raise ValueError(f"sequence {empty} is empty; every sequence needs at least one token")
-    if segments is not None and len(segments) != len(ids):
-        raise ValueError(f"{len(segments)} lists of segments for {len(ids)} sequences; give one for each")
+    count = len(lengths_of(ids))
+    if segments is not None and len(segments) != count:
+        raise ValueError(f"{len(segments)} lists of segments for {count} sequences; give one for each")
 
 
 def _groups(ids: Ids, tokens: int) -> Iterator[list[int]]:
@@ -183,13 +230,14 @@ def load(
     module: Network | ForeignEncoder
     try:
         module = read_network(artifact, dtype=dtype)
-        embedding = module.config.head("embedding")
+        # One of Halfpint's own format has it in its config, or beside it like everybody else.
+        embedding = module.config.head("embedding") or read_embedding_head(artifact)
     except Inexpressible:
         module = read_foreign(artifact, dtype=dtype)
         embedding = read_embedding_head(artifact)
     assert embedding is None or isinstance(embedding, EmbeddingHead)
     tokenizer = read_tokenizer(artifact)
-    model = Model(module, tokenizer, embedding)
+    model = Model(module, tokenizer, embedding, artifact)
     if tokenizer is not None:
         require_fit(tokenizer, model.limits.vocab_size, artifact.folder)
     return model

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 import signal
 import subprocess
 import sys
@@ -15,19 +16,32 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from halfpint.engines.model import Model
 
 MIXED = "mixed"
 """The set of lengths that texts have in life: log-normal around 50 tokens, no longer than asked."""
 
 WARM_UP = 3
 LOADS = 3
-THROUGHPUT_ROUNDS = 3
 LATENCY_RUNS = 40
 THOROUGH_RUNS = 400
-LATENCY_SECONDS = 4.0
+LATENCY_SECONDS = 2.0
+
+FEWEST_TOKENS = 1024
+ROUND_SECONDS = 2.0
+MIN_ROUNDS = 2
+MAX_ROUNDS = 5
+THROUGHPUT_SECONDS = 1.5
+LONG_ROUND = 0.5
+"""Seconds of a round that needs no warming up."""
+
+SECONDS_A_MODEL = 15
+"""What measuring one takes, about: seven for tinybert-4, thirty for bert-base, on two quiet cores."""
 
 DEVICES = ("cpu", "cuda")
 PRECISIONS = ("fp32", "bf16")
@@ -69,7 +83,7 @@ class Cost:
     """Resident memory of the whole process at its highest."""
     latency_ms: Latency
     throughput: dict[str, Spread]
-    """Texts a second, by length in tokens and for `mixed` lengths."""
+    """Texts a second, by length in tokens and for `mixed` lengths; where that takes long, of a part of the batch."""
     batch: int
     length: int
     threads: int
@@ -90,8 +104,11 @@ class CostRequest:
 
     def __post_init__(self) -> None:
         for name in ("batch", "length"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be positive")
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise ValueError(f"{name} is {value!r} ({type(value).__name__}); it must be a whole number")
+            if value < 1:
+                raise ValueError(f"{name} is {value}; it must be positive")
         for name, known in (("device", DEVICES), ("precision", PRECISIONS)):
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; it is one of {', '.join(known)}")
@@ -136,14 +153,25 @@ def draw_lengths(count: int, longest: int, seed: int = 0) -> list[int]:
     return [int(each) for each in np.clip(drawn, 1, longest)]
 
 
-def _measure_here(request: CostRequest) -> Cost:
+def prepare(request: CostRequest) -> Model:
+    """The model as it is measured: on its device, in its precision, and laid out for inference on a CPU."""
     import torch
 
     from halfpint.engines.model import load
 
+    model = load(Path(request.folder)).to(
+        request.device, {"fp32": torch.float32, "bf16": torch.bfloat16}[request.precision]
+    )
+    return model.pack() if request.device == "cpu" else model
+
+
+def _measure_here(request: CostRequest) -> Cost:
+    import torch
+
+    import halfpint.engines.model  # noqa: F401  so that its import is in no time and no memory below
+
     if request.device == "cuda" and not torch.cuda.is_available():
         raise ValueError("device is 'cuda', and torch finds no CUDA device here; give cpu, or see: halfpint doctor")
-    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[request.precision]
     before = _resident_mb()
     load_ms = []
     model = None
@@ -151,9 +179,7 @@ def _measure_here(request: CostRequest) -> Cost:
         del model
         gc.collect()
         start = time.perf_counter()
-        model = load(Path(request.folder)).to(request.device, dtype)
-        if request.device == "cpu":
-            model.pack()
+        model = prepare(request)
         load_ms.append(1e3 * (time.perf_counter() - start))
     assert model is not None
     length = min(request.length, model.max_length)
@@ -167,7 +193,10 @@ def _measure_here(request: CostRequest) -> Cost:
     latency = _latency(run([length]), THOROUGH_RUNS if request.thorough else LATENCY_RUNS)
     sets = {str(each): [each] * request.batch for each in _lengths(length)}
     sets[MIXED] = draw_lengths(request.batch, length)
-    throughput = {name: _throughput(run(lengths), len(lengths)) for name, lengths in sets.items()}
+    throughput = {}
+    for name, lengths in sets.items():
+        part = part_of(lengths, latency.p50 / 1e3 / length)
+        throughput[name] = throughput_of(run(part), len(lengths) * sum(part) / sum(lengths))
     return Cost(
         load_ms=Spread.of(load_ms),
         memory_mb=_resident_mb() - before,
@@ -201,14 +230,32 @@ def _latency(run: Callable[[], object], runs: int) -> Latency:
     return Latency(p50, p90, p99 if len(times) >= 100 else None, len(times))
 
 
-def _throughput(run: Callable[[], object], count: int) -> Spread:
-    run()
-    rates = []
-    for _ in range(THROUGHPUT_ROUNDS):
-        start = time.perf_counter()
+def part_of(lengths: Sequence[int], seconds_a_token: float) -> list[int]:
+    """As many texts of a batch as a round has time for, each length in its share, and 1024 tokens at the least.
+
+    Of so many tokens one costs what it costs in a larger batch, within a tenth; the whole batch takes bert-base four
+    seconds on two quiet cores, and much more on busy ones.
+    """
+    wanted = math.ceil(seconds_a_token * sum(lengths) / ROUND_SECONDS)
+    step = max(1, min(wanted, sum(lengths) // FEWEST_TOKENS))
+    return sorted(lengths)[step // 2 :: step]
+
+
+def throughput_of(run: Callable[[], object], count: float, clock: Callable[[], float] = time.perf_counter) -> Spread:
+    """Texts a second, where a round is worth `count`: as many rounds as fit the time, and two at the least."""
+
+    def timed() -> float:
+        start = clock()
         run()
-        rates.append(count / (time.perf_counter() - start))
-    return Spread.of(rates)
+        return clock() - start
+
+    begin = clock()
+    first = timed()
+    # What the first round warms up takes milliseconds, which is nothing in a round of seconds.
+    times = [first] if first > LONG_ROUND else []
+    while len(times) < MIN_ROUNDS or (len(times) < MAX_ROUNDS and clock() - begin < THROUGHPUT_SECONDS):
+        times.append(timed())
+    return Spread.of([count / each for each in times])
 
 
 def _resident_mb() -> float:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import tempfile
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from halfpint.artifact import read_artifact
+from halfpint.artifact import ArtifactError, read_artifact
+from halfpint.artifact.folder import INDEX, WEIGHTS
 from halfpint.checkpoints.describe import describe
 from halfpint.checkpoints.families import Inexpressible
-from halfpint.checkpoints.hub import find_folder
+from halfpint.checkpoints.hub import find_folder, local_folder
 from halfpint.checkpoints.registry import OWN
-from halfpint.config import ModelConfig
+from halfpint.config import EncoderConfig, ModelConfig
+from halfpint.engines.requirements import require_torch
 from halfpint.measure.cost import Cost, CostRequest, measure_cost
 from halfpint.measure.counts import Counts, count
 from halfpint.presets import find_preset
@@ -54,7 +57,7 @@ class Subject:
 
 
 def profile(
-    name: str | Path,
+    model: str | Path | EncoderConfig | ModelConfig,
     *,
     measure: bool = False,
     batch: int = 32,
@@ -63,9 +66,14 @@ def profile(
     precision: str = "fp32",
     thorough: bool = False,
 ) -> Profile:
-    """Profile a preset, an artifact, a Hub-layout folder or a Hub name. A preset needs no weights."""
+    """Profile a preset, an artifact, a Hub-layout folder, a Hub name or a config. Presets and configs need no weights.
+
+    A config is called `config` in the profile.
+    """
     request = CostRequest("", batch, length, device, precision, thorough)
-    subject = find_subject(name, weights=measure)
+    if measure:
+        require_torch("measuring")
+    subject = find_subject(model, weights=measure)
     counts = _count(subject, batch, length)
     notes = list(subject.notes)
     if counts.length < length:
@@ -73,29 +81,32 @@ def profile(
     return Profile(subject.name, counts, _measure(subject, request) if measure else None, "; ".join(notes) or None)
 
 
-def find_subject(name: str | Path, *, weights: bool = True) -> Subject:
+def find_subject(model: str | Path | EncoderConfig | ModelConfig, *, weights: bool = True) -> Subject:
     """A folder of that name goes before a preset, as everywhere. To count, no weights are fetched from the Hub."""
-    is_local = Path(name).expanduser().is_dir()
-    preset = None if is_local else find_preset(str(name))
+    if isinstance(model, EncoderConfig | ModelConfig):
+        return Subject("config", model if isinstance(model, ModelConfig) else ModelConfig(model), None)
+    is_local = local_folder(model) is not None
+    preset = None if is_local else find_preset(str(model))
     if preset is not None:
         return Subject(preset.name, ModelConfig(preset.config), None)
     # Halfpint's hashes cover all files of a folder, and without weights some are not here.
-    artifact = read_artifact(find_folder(name, weights=weights), verify=is_local or weights)
+    artifact = read_artifact(find_folder(model, weights=weights), verify=is_local or weights)
     notes = []
-    if not is_local and not weights:
+    if not artifact.has(WEIGHTS) and not artifact.has(INDEX):
         notes.append("counted without its weights: pooler and heads are those of the class that config.json names")
     if artifact.config.get("model_type") == OWN:
         notes.append("in Halfpint's own format")
     try:
-        return Subject(str(name), describe(artifact).config, artifact.folder, tuple(notes))
+        return Subject(str(model), describe(artifact).config, artifact.folder, tuple(notes))
     except Inexpressible as reason:
         notes.append(f"through the transformers adapter: {reason}")
-        return Subject(str(name), None, artifact.folder, tuple(notes))
+        return Subject(str(model), None, artifact.folder, tuple(notes))
 
 
 def _count(subject: Subject, batch: int, length: int) -> Counts:
     if subject.config is not None:
         return count(subject.config, length=min(length, subject.config.encoder.num_positions), batch=batch)
+    require_torch("counting an architecture outside the family")
     from halfpint.measure.foreign import count_foreign
 
     assert subject.folder is not None
@@ -103,11 +114,27 @@ def _count(subject: Subject, batch: int, length: int) -> Counts:
 
 
 def _measure(subject: Subject, request: CostRequest) -> Cost:
-    from halfpint.checkpoints.random import write_random
-
     if subject.folder is not None:
         return measure_cost(replace(request, folder=str(subject.folder)))
     assert subject.config is not None
-    with tempfile.TemporaryDirectory(prefix="halfpint-") as scratch:
-        folder = write_random(subject.config, Path(scratch) / subject.name)
+    with ExitStack() as stack:
+        folder = _write_scratch(subject.name, subject.config, stack)
         return measure_cost(replace(request, folder=str(folder)))
+
+
+def _write_scratch(name: str, config: ModelConfig, stack: ExitStack) -> Path:
+    """Random weights in a temporary folder, which is gone when the stack is."""
+    from halfpint.checkpoints.random import write_random
+
+    place = "a temporary folder"
+    try:
+        place = tempfile.gettempdir()
+        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="halfpint-"))
+        return write_random(config, Path(scratch) / name)
+    except (OSError, ArtifactError) as error:
+        # The folder's own message advises another --out, and nobody gave one.
+        cause = error.__cause__ or error
+        raise ArtifactError(
+            f"random weights of {name} cannot be written to {place}: {getattr(cause, 'strerror', None) or cause}; "
+            "free some space there, or set TMPDIR to a place that has some"
+        ) from error

@@ -4,7 +4,7 @@
 - `short`: CUDA, half precision, short sequences. Small tiles, by a kernel of our own.
 - `flash`: CUDA, half precision. Flash attention over cumulative lengths; nothing is padded.
 - `runs`: eager CPU. One fused call for each run of neighbours of equal length, so mostly one a sequence;
-  nothing is padded. Sorting texts by length beforehand makes the runs longer and attention a fifth faster.
+  nothing is padded. Sorting texts by length beforehand makes the runs longer and the calls fewer.
 - `padded`: the exact form of static shape, for export, compiled CPU code, fp32 on CUDA, and layers that
   drop attention weights.
 Scores and probabilities are computed only for layers whose taps ask for them, in padded form.
@@ -65,11 +65,15 @@ class AttentionPlan:
     backend: Backend
     batch: Batch
     padding: Padding | None
+    dropout: float = 0.0
+    """The share of attention weights to drop; only the padded form can."""
 
 
-def plan_attention(batch: Batch, dtype: torch.dtype, head_size: int, *, exact: bool, padding: bool) -> AttentionPlan:
-    """Choose the backend. `exact`: attention weights are dropped; `padding`: some tap needs the rectangle."""
-    if exact:
+def plan_attention(
+    batch: Batch, dtype: torch.dtype, head_size: int, *, dropout: float = 0.0, padding: bool = False
+) -> AttentionPlan:
+    """Choose the backend. `dropout` is the share of attention weights to drop; some tap may need the `padding`."""
+    if dropout:
         backend: Backend = "padded"
     elif batch.device.type == "cuda" and dtype in (torch.float16, torch.bfloat16):
         backend = gpu_backend(batch.longest, head_size) if HAS_TRITON else "flash"
@@ -77,10 +81,10 @@ def plan_attention(batch: Batch, dtype: torch.dtype, head_size: int, *, exact: b
         backend = "runs"
     else:
         backend = "padded"
-    return AttentionPlan(backend, batch, Padding.of(batch) if padding or backend == "padded" else None)
+    return AttentionPlan(backend, batch, Padding.of(batch) if padding or backend == "padded" else None, dropout)
 
 
-def attend(qkv: Tensor, plan: AttentionPlan, dropout: float = 0.0) -> Tensor:
+def attend(qkv: Tensor, plan: AttentionPlan) -> Tensor:
     """softmax(q · kᵀ / √d) · v within every sequence: (T, 3, h, d) → (T, h, d)."""
     batch = plan.batch
     if plan.backend == "short":
@@ -93,7 +97,7 @@ def attend(qkv: Tensor, plan: AttentionPlan, dropout: float = 0.0) -> Tensor:
     if plan.backend == "runs":
         return _attend_runs(query, key, value, batch.lengths)
     assert plan.padding is not None
-    return _attend_padded(query, key, value, plan.padding, dropout)
+    return _attend_padded(query, key, value, plan.padding, plan.dropout)
 
 
 def _attend_flash(query: Tensor, key: Tensor, value: Tensor, batch: Batch) -> Tensor:

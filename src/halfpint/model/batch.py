@@ -13,10 +13,10 @@ Letters in comments: T tokens, S sequence slots.
 from __future__ import annotations
 
 import dataclasses
+from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from functools import cached_property
-from itertools import chain
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,6 +26,8 @@ from torch import Tensor
 
 FILLER = -1
 """The row of filler sequences and the target of unused target slots."""
+IGNORED = -100
+"""The whole number that filler has for a label, and a token that carries none."""
 
 
 class Limits(Protocol):
@@ -77,6 +79,8 @@ class Batch:
     longest: int
     """No sequence is longer. A bound, not a measurement, where the batch was filled to a shape."""
     targets: Tensor | None = None  # (targets,) int64: tokens that a head of few tokens works on, or FILLER
+    per_slot: dict[str, Tensor] = field(default_factory=dict)  # (S, …) each: labels, scores of a teacher …
+    per_token: dict[str, Tensor] = field(default_factory=dict)  # (T, …) each
 
     @classmethod
     def from_ids(
@@ -87,15 +91,8 @@ class Batch:
         documents: Sequence[int] | None = None,
     ) -> Batch:
         """One sequence a list. Rows and documents are numbered in order unless given."""
-        if len(ids) == 0:
-            raise ValueError("an empty batch: give at least one sequence")
-        lengths = np.fromiter((len(sequence) for sequence in ids), dtype=np.int64, count=len(ids))
-        if not lengths.all():
-            raise ValueError(
-                f"sequence {int(np.argmin(lengths))} is empty; every sequence needs at least one token "
-                "(a tokenized empty text has its special tokens)"
-            )
-        if segments is not None and [len(sequence) for sequence in segments] != lengths.tolist():
+        lengths = lengths_of(ids)
+        if segments is not None and not np.array_equal(lengths_of(segments, "segments"), lengths):
             raise ValueError("segments must have the same lengths as ids")
         order = np.arange(len(ids))
         numbered = {"rows": order if rows is None else rows, "documents": order if documents is None else documents}
@@ -103,11 +100,11 @@ class Batch:
             if len(values) != len(ids):
                 raise ValueError(f"{name} has {len(values)} entries for {len(ids)} sequences")
         cu_lengths = np.concatenate([[0], np.cumsum(lengths)])
-        flat = _join(ids, int(cu_lengths[-1]))
+        flat = _join(ids, "ids")
         return cls(
             ids=torch.from_numpy(flat),
             positions=torch.from_numpy(np.arange(len(flat)) - np.repeat(cu_lengths[:-1], lengths)),
-            segments=torch.from_numpy(np.zeros_like(flat) if segments is None else _join(segments, len(flat))),
+            segments=torch.from_numpy(np.zeros_like(flat) if segments is None else _join(segments, "segments")),
             cu_lengths=torch.from_numpy(cu_lengths.astype(np.int32)),
             row=torch.as_tensor(np.asarray(numbered["rows"], dtype=np.int64)),
             document=torch.as_tensor(np.asarray(numbered["documents"], dtype=np.int64)),
@@ -152,12 +149,15 @@ class Batch:
     def to(self, device: torch.device | str) -> Batch:
         """The same batch elsewhere. On its way to a GPU it goes through pinned memory, so nobody waits for it."""
         pins = torch.device(device).type == "cuda" and self.device.type == "cpu"
-        moved: dict[str, Any] = {
-            item.name: value.pin_memory().to(device, non_blocking=True) if pins else value.to(device)
-            for item in dataclasses.fields(self)
-            if isinstance(value := getattr(self, item.name), Tensor)
-        }
-        return dataclasses.replace(self, **moved)
+
+        def move(value: Any) -> Any:
+            if isinstance(value, dict):
+                return {name: move(each) for name, each in value.items()}
+            if not isinstance(value, Tensor):
+                return value
+            return value.pin_memory().to(device, non_blocking=True) if pins else value.to(device)
+
+        return dataclasses.replace(self, **{item.name: move(getattr(self, item.name)) for item in fields(self)})
 
     def with_targets(self, targets: Tensor) -> Batch:
         return dataclasses.replace(self, targets=targets)
@@ -198,6 +198,8 @@ class Batch:
             document=_extend(self.document, new_rows),
             longest=shape.longest,
             targets=_fill_targets(self.targets, shape.targets),
+            per_slot={name: _extend_labels(each, shape.sequences) for name, each in self.per_slot.items()},
+            per_token={name: _extend_labels(each, shape.tokens) for name, each in self.per_token.items()},
         )
 
     def check(self, limits: Limits) -> None:
@@ -220,15 +222,57 @@ class Batch:
             )
 
 
-def _join(parts: Sequence[Sequence[int]], total: int) -> NDArray[np.int64]:
+def lengths_of(sequences: Sequence[Sequence[int]], name: str = "ids") -> NDArray[np.int64]:
+    """The lengths of all sequences, of which there is at least one, and none is empty."""
+    try:
+        count = len(sequences)
+        lengths = np.fromiter((len(sequence) for sequence in sequences), dtype=np.int64, count=count)
+    except TypeError as error:
+        raise ValueError(f"{name} are {_shortened(sequences)}; give one list of whole numbers a sequence") from error
+    if count == 0:
+        raise ValueError("an empty batch: give at least one sequence")
+    if not lengths.all():
+        raise ValueError(
+            f"sequence {int(np.argmin(lengths))} is empty; every sequence needs at least one token "
+            "(a tokenized empty text has its special tokens)"
+        )
+    return lengths
+
+
+def _join(parts: Sequence[Sequence[int]], name: str) -> NDArray[np.int64]:
     """All numbers end to end. Lists of Python's numbers go one by one, at twice the speed of making arrays first."""
-    if all(isinstance(part, list) for part in parts):
-        return np.fromiter(chain.from_iterable(parts), dtype=np.int64, count=total)
-    return np.concatenate([np.asarray(part, dtype=np.int64) for part in parts])
+    try:
+        if all(isinstance(part, list) for part in parts):
+            # NumPy would cut fractions off where the standard library's array refuses them, in the same time.
+            numbers = array("q")
+            for part in parts:
+                numbers.fromlist(part)  # type: ignore[arg-type]
+            return np.frombuffer(numbers, dtype=np.int64)
+        arrays = [np.asarray(part) for part in parts]
+        if all(each.ndim == 1 and each.dtype.kind in "iub" for each in arrays):
+            return np.concatenate(arrays, dtype=np.int64, casting="unsafe")
+    except (TypeError, OverflowError, ValueError):
+        pass  # said below, with the number that it was
+    for part in parts:
+        for number in part:
+            if not isinstance(number, int | np.integer) or not -(2**63) <= number < 2**63:
+                kind = type(number).__name__
+                raise ValueError(f"{name} hold {_shortened(number)} ({kind}); give whole numbers of 64 bits at most")
+    raise ValueError(f"{name} are {_shortened(parts)}; give one list of whole numbers a sequence")
+
+
+def _shortened(value: object) -> str:
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 def _extend(values: Tensor, more: Tensor) -> Tensor:
     return torch.cat([values, more.to(values.device, values.dtype)])
+
+
+def _extend_labels(values: Tensor, count: int) -> Tensor:
+    more = values.new_full((count - len(values), *values.shape[1:]), 0 if values.is_floating_point() else IGNORED)
+    return torch.cat([values, more])
 
 
 def _fill_targets(targets: Tensor | None, slots: int) -> Tensor | None:

@@ -39,7 +39,6 @@ class AttentionBlock(nn.Module):
         self.num_heads = num_heads
         self.head_size = config.head_size
         self.dropout = 0.0 if config.bottleneck_size else config.dropout
-        self.attention_dropout = config.attention_dropout
         inner, width = num_heads * config.head_size, config.block_size
         if config.bottleneck_size:
             self.bottleneck = Projection(config, config.hidden_size, width)
@@ -55,7 +54,7 @@ class AttentionBlock(nn.Module):
     def forward(self, hidden: Tensor, plan: AttentionPlan) -> tuple[Tensor, Tensor]:
         narrow = self.bottleneck(hidden) if hasattr(self, "bottleneck") else hidden
         qkv = self.project(hidden, narrow).unflatten(1, (3, self.num_heads, self.head_size))
-        attended = attend(qkv, plan, self.attention_dropout if self.training else 0.0)
+        attended = attend(qkv, plan)
         out = F.dropout(self.output(attended.flatten(1)), self.dropout, self.training)
         return self.norm(out + narrow), qkv
 

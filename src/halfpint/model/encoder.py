@@ -42,10 +42,13 @@ class Encoder(nn.Module):
 
     def forward(self, batch: Batch, taps: Taps = NO_TAPS) -> Output:
         taps.check(self.config.num_layers)
-        drops_attention = self.training and self.config.attention_dropout > 0
         hidden = self.embeddings(batch)
         plan = plan_attention(
-            batch, _compute_dtype(hidden), self.config.head_size, exact=drops_attention, padding=taps.need_padding
+            batch,
+            _compute_dtype(hidden),
+            self.config.head_size,
+            dropout=self.config.attention_dropout if self.training else 0.0,
+            padding=taps.need_padding,
         )
         tapped = Tapped()
         if 0 in taps.hidden:

@@ -9,7 +9,7 @@ def initialize(module: nn.Module, std: float) -> None:
     """Weights as in BERT, ALBERT and MobileBERT: a normal of the given deviation, cut at two deviations.
 
     - Matrices and embeddings: truncated normal, std 0.02 in every published preset (`initializer_range`).
-      RoBERTa and DistilBERT draw from the uncut normal; at 0.02 the cut makes no measurable difference.
+      RoBERTa and DistilBERT draw from the uncut normal; what is left after the cut has 0.88 of its deviation.
     - Biases: zero. Norms, NoNorm included, start as the identity: they are built so and left alone.
     - The padding row is drawn like any other: ragged batches never read it.
     """

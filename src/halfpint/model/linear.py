@@ -78,9 +78,24 @@ class Linear(nn.Linear):
         self.requires_grad_(False)
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:
-        if self.packed is not None:
-            raise ValueError("packed weights cannot be moved or cast; load the model again")
+        self._require_plain("moved or cast")
         return super()._apply(fn, recurse)  # type: ignore[no-any-return, no-untyped-call]
+
+    # Without this a state dict would lack the packed weights, and nobody would notice before the folder is read.
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        self._require_plain("saved")
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+
+    def __getstate__(self) -> object:
+        """What copies and pickles are made of."""
+        self._require_plain("copied")
+        return super().__getstate__()  # type: ignore[no-untyped-call]
+
+    def _require_plain(self, what: str) -> None:
+        if self.packed is not None:
+            raise ValueError(
+                f"packed weights cannot be {what}; load the model again, and pack it when that is done (pack())"
+            )
 
 
 def pack_for_inference(module: nn.Module) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from halfpint.config import HeadConfig, ModelConfig
@@ -29,11 +30,19 @@ class Network(nn.Module):
         self.config = ModelConfig(self.config.encoder, (*others, head))
         module = make_head(self.config.encoder, head)
         initialize(module, self.config.encoder.initializer_range)
-        self.heads[head.kind] = module
+        words = self.encoder.embeddings.words.weight
+        self.heads[head.kind] = module.to(words.device, words.dtype).train(self.training)
 
     def drop_heads(self) -> None:
         self.config = ModelConfig(self.config.encoder)
         self.heads = nn.ModuleDict()
+
+    def with_config(self, config: ModelConfig) -> Network:
+        """The same weights, not copied, under a config of the same shapes: other dropouts, other labels."""
+        with torch.device("meta"):
+            network = Network(config)
+        network.load_state_dict(self.state_dict(), assign=True)
+        return network.train(self.training)
 
     def forward(self, batch: Batch, taps: Taps = NO_TAPS) -> tuple[Output, dict[str, Tensor]]:
         """The encoder's output and every head's answer."""

@@ -1,0 +1,48 @@
+"""Every benchmark runs to its end, at a size that takes seconds, and saves nothing unasked."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def run_benchmark(name: str, *options: str) -> str:
+    saved = {path: path.read_bytes() for path in (ROOT / "results").glob("*.json")}
+    done = subprocess.run(
+        [sys.executable, "-m", f"benchmarks.{name}", *options], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert {path: path.read_bytes() for path in (ROOT / "results").glob("*.json")} == saved
+    return done.stdout
+
+
+def test_encoder_cpu() -> None:
+    options = ("--models", "bert-tiny", "--precisions", "fp32", "--texts", "4", "--rounds", "1")
+    out = run_benchmark("encoder_cpu", *options)
+    for case in ("random order", "peer sorted", "one text"):
+        assert f"bert-tiny fp32, {case}" in out
+
+
+@pytest.mark.slow  # compiling for a CPU takes its time
+def test_encoder_gpu_on_a_cpu() -> None:
+    options = ("--models", "bert-tiny", "--device", "cpu", "--batch", "8", "--groups", "2", "--rounds", "1")
+    out = run_benchmark("encoder_gpu", *options)
+    assert "bert-tiny bf16, batch 8, peer in autocast" in out
+    difference = next(line for line in out.splitlines() if "difference of states" in line)
+    assert float(difference.split(": ")[1].split()[0]) < 0.05
+
+
+def test_linear_cpu() -> None:
+    out = run_benchmark("linear_cpu", "--rounds", "1")
+    assert out.count("packed") == out.count("plain") == 8
+
+
+def test_family() -> None:
+    out = run_benchmark("family", "--models", "bert-tiny")
+    assert "stored parameters" in out
+    assert "time to measure them all" in out
