@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import repeat
 
 from halfpint.model.batch import BatchShape
 
 
-def fill_in_order(lengths: Iterable[int], shape: BatchShape) -> Iterator[list[int]]:
-    """The numbers of the sequences of each batch: in their order, as many at a time as fit the shape."""
+def fill_in_order(
+    tokens: Iterable[int], shape: BatchShape, sequences: Iterable[int] | None = None
+) -> Iterator[list[int]]:
+    """The numbers of the rows of each batch: in their order, as many at a time as fit the shape.
+
+    `tokens` are those of each row, `sequences` how many sequences it has; without them, each has one.
+    """
     group: list[int] = []
-    tokens = 0
-    for index, length in enumerate(lengths):
-        if length > shape.longest or not shape.fits(1, length):
-            raise ValueError(f"sequence {index} of {length} tokens does not fit {shape}; declare a larger one")
-        if not shape.fits(len(group) + 1, tokens + length):
+    num_tokens = num_sequences = 0
+    for index, (more_tokens, more) in enumerate(
+        zip(tokens, repeat(1) if sequences is None else sequences, strict=False)
+    ):
+        if not shape.fits(more, more_tokens) or more_tokens > more * shape.longest:
+            raise ValueError(
+                f"row {index} of {more_tokens} tokens in {more} sequences does not fit {shape}; declare a larger one"
+            )
+        if not shape.fits(num_sequences + more, num_tokens + more_tokens):
             yield group
-            group, tokens = [], 0
+            group, num_tokens, num_sequences = [], 0, 0
         group.append(index)
-        tokens += length
+        num_tokens += int(more_tokens)
+        num_sequences += int(more)
     if group:
         yield group

@@ -1,0 +1,279 @@
+"""Tasks that give a text, or a pair of texts, one answer: a class, several labels, or a number.
+
+A task is a small spec: which columns, what the labels are called, how it is scored. It is found in the data, or named
+(`BUILT_IN`: GLUE's tasks by the columns of their release). What it knows goes into `halfpint.json`, so that a model
+can be asked and judged without being told again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from halfpint.config import Problem
+from halfpint.data.columns import Columns, find_columns
+from halfpint.data.encoded import Encoded, encode_sequences
+from halfpint.data.metrics import GLUE_METRICS, METRICS
+from halfpint.data.sources import DataError, Dataset
+from halfpint.data.tokenizer import Tokenizer
+
+Scores = NDArray[np.floating[Any]]
+
+DEFAULT_METRICS: dict[Problem, tuple[str, ...]] = {
+    "single_label": ("accuracy", "f1_macro"),
+    "multi_label": ("multi_label_f1_micro", "multi_label_f1_macro"),
+    "regression": ("spearman", "pearson", "mean_squared_error"),
+}
+MOST_CLASSES = 1000
+"""A label column of more different values is taken for a mistake."""
+CHUNK = 10_000
+"""Texts that are tokenized together, which bounds the memory."""
+
+
+@dataclass(frozen=True)
+class BuiltIn:
+    """The columns and metrics of a known data set."""
+
+    text: str
+    pair: str | None
+    label: str
+    problem: Problem
+    metrics: tuple[str, ...]
+    header: str | None = None
+    """The columns of a release without a header."""
+
+
+def _glue(name: str, text: str, pair: str | None, label: str = "label", **fields: Any) -> BuiltIn:
+    problem: Problem = "regression" if name == "stsb" else "single_label"
+    return BuiltIn(text, pair, label, problem, GLUE_METRICS[name], **fields)
+
+
+BUILT_IN: dict[str, BuiltIn] = {
+    "cola": _glue("cola", "sentence", None, header="source,label,mark,sentence"),
+    "sst2": _glue("sst2", "sentence", None),
+    "mrpc": _glue("mrpc", "#1 String", "#2 String", "Quality"),
+    "stsb": _glue("stsb", "sentence1", "sentence2", "score"),
+    "qqp": _glue("qqp", "question1", "question2", "is_duplicate"),
+    "mnli": _glue("mnli_matched", "sentence1", "sentence2", "gold_label"),
+    "qnli": _glue("qnli", "question", "sentence"),
+    "rte": _glue("rte", "sentence1", "sentence2"),
+    "wnli": _glue("wnli", "sentence1", "sentence2"),
+}
+
+
+@dataclass(frozen=True)
+class TextTask:
+    """What a model is asked of a text, and how its answers are judged."""
+
+    columns: Columns
+    problem: Problem
+    labels: tuple[str, ...]
+    """Names of the classes; of a regression, the name of the number."""
+    metrics: tuple[str, ...]
+    """The first is the one that decides."""
+    name: str = "text"
+
+    @property
+    def is_pair(self) -> bool:
+        return self.columns.pair is not None
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "columns": asdict(self.columns)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> TextTask:
+        try:
+            columns = Columns(**values["columns"])
+            return cls(
+                **{**values, "columns": columns, "labels": tuple(values["labels"]), "metrics": tuple(values["metrics"])}
+            )
+        except (KeyError, TypeError) as error:
+            raise DataError(f"the task in halfpint.json is malformed ({error}); train the model again") from error
+
+    def encode(self, table: pa.Table, tokenizer: Tokenizer, max_length: int, *, labelled: bool = True) -> Encoded:
+        """All rows as ids, with their labels where asked."""
+        ids: list[list[int]] = []
+        segments: list[list[int]] = []
+        cut = 0
+        for start in range(0, table.num_rows, CHUNK):
+            done = tokenizer(self.texts(table.slice(start, CHUNK), start), max_length)
+            ids += done.ids
+            segments += done.segments
+            cut += done.num_truncated
+        return encode_sequences(
+            ids,
+            segments if any(map(any, segments)) else None,
+            vocab_size=tokenizer.size,
+            per_sequence={"label": self.read_labels(table)} if labelled else None,
+            num_truncated=cut,
+        )
+
+    def texts(self, table: pa.Table, first_row: int = 0) -> list[str] | list[tuple[str, str]]:
+        """What is tokenized. Anything but a text with something in it is refused, with its row."""
+        columns = [_texts_of(table, name, first_row) for name in (self.columns.text, self.columns.pair) if name]
+        return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
+
+    def read_labels(self, table: pa.Table) -> NDArray[Any]:
+        """A class, a row of zeros and ones, or a number, for each row."""
+        values = label_values(table, self.columns)
+        if self.problem == "regression":
+            return numbers(values, str(self.columns.label))
+        index = {label: number for number, label in enumerate(self.labels)}
+        if self.problem == "single_label":
+            self._require_known(set(map(str, values)) - set(index))
+            return np.array([index[str(value)] for value in values], dtype=np.int64)
+        self._require_known({str(label) for each in values for label in each} - set(index))
+        sets = np.zeros((len(values), len(index)), dtype=np.uint8)
+        for row, each in enumerate(values):
+            sets[row, [index[str(label)] for label in each]] = 1
+        return sets
+
+    def _require_known(self, strange: set[str]) -> None:
+        if strange:
+            shown = ", ".join(sorted(strange)[:5]) + (" …" if len(strange) > 5 else "")
+            raise DataError(
+                f"the column {self.columns.label} has labels that are not in train: {shown}; "
+                f"known are {', '.join(self.labels[:10])}{' …' if len(self.labels) > 10 else ''}"
+            )
+
+    def decide(self, scores: Scores) -> NDArray[Any]:
+        """Predictions of a head's scores (R, L), in the form of `read_labels`."""
+        if self.problem == "single_label":
+            return np.asarray(scores.argmax(axis=1))
+        if self.problem == "multi_label":
+            return np.asarray(scores > 0).astype(np.uint8)
+        return scores[:, 0]
+
+    def evaluate(self, labels: NDArray[Any], scores: Scores) -> dict[str, float]:
+        """All metrics, and `score`, the first of them, so that more is better."""
+        predictions = self.decide(scores)
+        found = {name: METRICS[name].score(labels, predictions) for name in self.metrics}
+        first = METRICS[self.metrics[0]]
+        score = found[self.metrics[0]]
+        return {**found, "score": score if first.higher_is_better else -score}
+
+    def trivial(self, train_labels: NDArray[Any], labels: NDArray[Any]) -> dict[str, float]:
+        """The same metrics of an answer that never looks at the text: the commonest class, or the mean."""
+        if self.problem == "regression":
+            scores = np.full((len(labels), 1), train_labels.mean())
+        elif self.problem == "single_label":
+            commonest = np.bincount(train_labels, minlength=len(self.labels))
+            scores = np.tile(commonest.astype(np.float64), (len(labels), 1))
+        else:
+            scores = np.tile(train_labels.mean(axis=0) - 0.5, (len(labels), 1))
+        return self.evaluate(labels, scores)
+
+
+def find_task(
+    dataset: Dataset,
+    *,
+    task: str | None = None,
+    text: str | None = None,
+    label: str | None = None,
+    pair: str | None = None,
+) -> TextTask:
+    """The task that a data set holds: by its name where it has one, else by its columns and labels."""
+    table = dataset.tables["train"]
+    known = _built_in(task)
+    if known is not None:
+        text, pair, label = text or known.text, pair or known.pair, label or known.label
+    columns = find_columns(table.column_names, text=text, label=label, pair=pair, need_label=True, table=table)
+    values = label_values(table, columns)
+    problem = known.problem if known else _find_problem(values)
+    if problem == "regression":
+        numbers(values, str(columns.label))  # refused here, with its row, rather than in training
+        labels: tuple[str, ...] = (str(columns.label),)
+    else:
+        labels = _names(values, problem, str(columns.label))
+    return TextTask(columns, problem, labels, known.metrics if known else DEFAULT_METRICS[problem], task or "text")
+
+
+def header_of(task: str | None) -> str | None:
+    """The columns of a named data set whose files have no header."""
+    known = _built_in(task)
+    return known.header if known else None
+
+
+def _built_in(task: str | None) -> BuiltIn | None:
+    if task is None:
+        return None
+    if task not in BUILT_IN:
+        raise DataError(f"there is no task {task!r}; known are {', '.join(BUILT_IN)}; without a name it is found")
+    return BUILT_IN[task]
+
+
+def label_values(table: pa.Table, columns: Columns) -> list[Any]:
+    """Every row's label as it stands there; none may be missing."""
+    assert columns.label is not None
+    if columns.label not in table.column_names:
+        raise DataError(f"there is no column {columns.label!r}; the columns are {', '.join(table.column_names)}")
+    values: list[Any] = table[columns.label].to_pylist()
+    empty = next((row for row, value in enumerate(values) if value is None or value == ""), None)
+    if empty is not None:
+        raise DataError(f"row {empty + 1} has no {columns.label}; every row needs a label")
+    return values
+
+
+def numbers(values: Sequence[Any], column: str) -> NDArray[np.float64]:
+    found = np.empty(len(values))
+    for row, value in enumerate(values):
+        try:
+            found[row] = float(value)
+        except (TypeError, ValueError) as error:
+            raise DataError(f"row {row + 1} has the {column} {value!r}; expected a number") from error
+    strange = np.flatnonzero(~np.isfinite(found))
+    if len(strange):
+        raise DataError(f"row {strange[0] + 1} has the {column} {values[strange[0]]!r}; expected a finite number")
+    return found
+
+
+def _find_problem(values: Sequence[Any]) -> Problem:
+    if any(isinstance(value, list) for value in values):
+        return "multi_label"
+    different = set(map(str, values))
+    # Whole numbers are names of classes; numbers with fractions are measured.
+    if len(different) > 2 and all(map(_is_number, different)) and any("." in each for each in different):
+        whole = all(float(each).is_integer() for each in different)
+        return "single_label" if whole else "regression"
+    return "single_label"
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _names(values: Sequence[Any], problem: Problem, column: str) -> tuple[str, ...]:
+    flat = [label for each in values for label in each] if problem == "multi_label" else values
+    different = set(map(str, flat))
+    if len(different) < 2:
+        shown = next(iter(different), "none at all")
+        raise DataError(f"the column {column} has one label only ({shown}); there is nothing to tell apart")
+    if len(different) > MOST_CLASSES:
+        raise DataError(
+            f"the column {column} has {len(different):,} different labels in {len(values):,} rows; at most "
+            f"{MOST_CLASSES:,} can be classes: is it the right column? Name another with --label"
+        )
+    if all(each.lstrip("-").isdecimal() for each in different):
+        return tuple(sorted(different, key=int))
+    return tuple(sorted(different))
+
+
+def _texts_of(table: pa.Table, name: str, first_row: int) -> list[str]:
+    if name not in table.column_names:
+        raise DataError(f"there is no column {name!r}; the columns are {', '.join(table.column_names)}")
+    texts: list[Any] = table[name].to_pylist()
+    for row, value in enumerate(texts, first_row + 1):
+        if not isinstance(value, str):
+            raise DataError(f"row {row} has the {name} {value!r}, expected a text")
+        if not value.strip():
+            raise DataError(f"row {row} has an empty {name}; take it out, or write what it says")
+    return texts

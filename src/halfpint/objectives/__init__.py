@@ -1,0 +1,1 @@
+"""What a network is trained for: small objects of pure functions."""

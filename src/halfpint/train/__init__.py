@@ -1,0 +1,1 @@
+"""Training: one loop for every objective, and what surrounds it."""
