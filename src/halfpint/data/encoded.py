@@ -29,6 +29,8 @@ class Encoded:
     row_starts: NDArray[np.int64]  # (R + 1,): the first sequence of each row
     per_sequence: Mapping[str, Array] = field(default_factory=dict)  # (S, …) each
     per_token: Mapping[str, Array] = field(default_factory=dict)  # (T, …) each
+    notes: Mapping[str, Array] = field(default_factory=dict)  # (T, …) each
+    """What a task needs to read answers off its tokens, such as their places in the text; never in a batch."""
     num_truncated: int = 0
     """Rows that lost tokens."""
 
@@ -67,7 +69,16 @@ class Encoded:
             row_starts=_offsets(self.row_sequences()[rows]),
             per_sequence={name: each[sequences] for name, each in self.per_sequence.items()},
             per_token={name: each[tokens] for name, each in self.per_token.items()},
+            notes={name: each[tokens] for name, each in self.notes.items()},
         )
+
+    def tokens_of(self, sequence: int) -> slice:
+        """Where the tokens of a sequence lie."""
+        return slice(int(self.starts[sequence]), int(self.starts[sequence + 1]))
+
+    def sequences_of(self, row: int) -> range:
+        """The sequences of a row."""
+        return range(int(self.row_starts[row]), int(self.row_starts[row + 1]))
 
     def write(self, folder: Path) -> None:
         """As plain .npy files, into a folder that exists."""
@@ -116,6 +127,7 @@ def encode_sequences(
     row_sequences: Array | None = None,
     per_sequence: Mapping[str, Array] | None = None,
     per_token: Mapping[str, Array] | None = None,
+    notes: Mapping[str, Array] | None = None,
     num_truncated: int = 0,
 ) -> Encoded:
     """From lists of ids; each its own row unless `row_sequences` says how many a row has."""
@@ -128,6 +140,7 @@ def encode_sequences(
         row_starts=_offsets(np.ones(len(ids), np.int64) if row_sequences is None else row_sequences),
         per_sequence=dict(per_sequence or {}),
         per_token=dict(per_token or {}),
+        notes=dict(notes or {}),
         num_truncated=num_truncated,
     )
 

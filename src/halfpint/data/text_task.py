@@ -8,21 +8,29 @@ can be asked and judged without being told again.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from halfpint.config import Problem
+from halfpint.data.calibration import (
+    DEFAULT_THRESHOLD,
+    abstention_threshold,
+    expected_calibration_error,
+    fit_temperature,
+    fit_temperature_multi_label,
+    fit_thresholds,
+    softmax,
+)
 from halfpint.data.columns import Columns, find_columns
 from halfpint.data.encoded import Encoded, encode_sequences
 from halfpint.data.metrics import GLUE_METRICS, METRICS
 from halfpint.data.sources import DataError, Dataset
+from halfpint.data.task import Array, Judged
 from halfpint.data.tokenizer import Tokenizer
-
-Scores = NDArray[np.floating[Any]]
 
 DEFAULT_METRICS: dict[Problem, tuple[str, ...]] = {
     "single_label": ("accuracy", "f1_macro"),
@@ -70,6 +78,9 @@ BUILT_IN: dict[str, BuiltIn] = {
 class TextTask:
     """What a model is asked of a text, and how its answers are judged."""
 
+    form: ClassVar[str] = "text"
+    head: ClassVar[str] = "sequence"
+
     columns: Columns
     problem: Problem
     labels: tuple[str, ...]
@@ -77,26 +88,27 @@ class TextTask:
     metrics: tuple[str, ...]
     """The first is the one that decides."""
     name: str = "text"
+    temperature: float = 1.0
+    """Scores are divided by it before they become probabilities."""
+    thresholds: tuple[float, ...] | None = None
+    """Of several labels, the probability from which on each is given."""
+    abstain_below: float = 0.0
+    """With less confidence there is no answer."""
 
-    @property
-    def is_pair(self) -> bool:
-        return self.columns.pair is not None
+    def __post_init__(self) -> None:
+        for name in ("labels", "metrics"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        if self.thresholds is not None:
+            object.__setattr__(self, "thresholds", tuple(map(float, self.thresholds)))
 
     def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "columns": asdict(self.columns)}
+        return {"form": self.form, **asdict(self)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TextTask:
-        try:
-            columns = Columns(**values["columns"])
-            return cls(
-                **{**values, "columns": columns, "labels": tuple(values["labels"]), "metrics": tuple(values["metrics"])}
-            )
-        except (KeyError, TypeError) as error:
-            raise DataError(f"the task in halfpint.json is malformed ({error}); train the model again") from error
+        return cls(**{**values, "columns": Columns(**values["columns"])})
 
     def encode(self, table: pa.Table, tokenizer: Tokenizer, max_length: int, *, labelled: bool = True) -> Encoded:
-        """All rows as ids, with their labels where asked."""
         ids: list[list[int]] = []
         segments: list[list[int]] = []
         cut = 0
@@ -118,7 +130,7 @@ class TextTask:
         columns = [_texts_of(table, name, first_row) for name in (self.columns.text, self.columns.pair) if name]
         return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
 
-    def read_labels(self, table: pa.Table) -> NDArray[Any]:
+    def read_labels(self, table: pa.Table) -> Array:
         """A class, a row of zeros and ones, or a number, for each row."""
         values = label_values(table, self.columns)
         if self.problem == "regression":
@@ -141,35 +153,80 @@ class TextTask:
                 f"known are {', '.join(self.labels[:10])}{' …' if len(self.labels) > 10 else ''}"
             )
 
-    def decide(self, scores: Scores) -> NDArray[Any]:
-        """Predictions of a head's scores (R, L), in the form of `read_labels`."""
+    def probabilities(self, scores: Array) -> Array:
+        """Of every label: (R, L)."""
+        if self.problem == "multi_label":
+            return np.asarray(1 / (1 + np.exp(-scores.astype(np.float64) / self.temperature)))
+        return softmax(scores, self.temperature)
+
+    def decide(self, scores: Array) -> Array:
+        """Predictions of a head's scores, in the form of `read_labels`."""
+        if self.problem == "regression":
+            return scores[:, 0].astype(np.float64)
         if self.problem == "single_label":
             return np.asarray(scores.argmax(axis=1))
-        if self.problem == "multi_label":
-            return np.asarray(scores > 0).astype(np.uint8)
-        return scores[:, 0]
+        thresholds = DEFAULT_THRESHOLD if self.thresholds is None else np.array(self.thresholds)
+        return np.asarray(self.probabilities(scores) >= thresholds).astype(np.uint8)
 
-    def evaluate(self, labels: NDArray[Any], scores: Scores) -> dict[str, float]:
-        """All metrics, and `score`, the first of them, so that more is better."""
-        predictions = self.decide(scores)
-        found = {name: METRICS[name].score(labels, predictions) for name in self.metrics}
-        first = METRICS[self.metrics[0]]
-        score = found[self.metrics[0]]
-        return {**found, "score": score if first.higher_is_better else -score}
+    def judge(self, table: pa.Table, encoded: Encoded, scores: Array) -> dict[str, Array]:
+        return self._judged(self.read_labels(table), scores)
 
-    def trivial(self, train_labels: NDArray[Any], labels: NDArray[Any]) -> dict[str, float]:
-        """The same metrics of an answer that never looks at the text: the commonest class, or the mean."""
+    def _judged(self, labels: Array, scores: Array) -> dict[str, Array]:
+        found = {"label": labels, "prediction": self.decide(scores)}
+        if self.problem != "regression":
+            found["probabilities"] = self.probabilities(scores)
+        return found
+
+    def trivial(self, train: pa.Table, table: pa.Table) -> dict[str, Array]:
+        """The commonest class, the labels that most rows have, or the mean."""
+        seen, labels = self.read_labels(train), self.read_labels(table)
         if self.problem == "regression":
-            scores = np.full((len(labels), 1), train_labels.mean())
+            answer = seen.mean()
         elif self.problem == "single_label":
-            commonest = np.bincount(train_labels, minlength=len(self.labels))
-            scores = np.tile(commonest.astype(np.float64), (len(labels), 1))
+            answer = np.bincount(seen, minlength=len(self.labels)).argmax()
         else:
-            scores = np.tile(train_labels.mean(axis=0) - 0.5, (len(labels), 1))
-        return self.evaluate(labels, scores)
+            answer = (seen.mean(axis=0) >= DEFAULT_THRESHOLD).astype(np.uint8)
+        return {"label": labels, "prediction": np.repeat(answer[None], len(labels), axis=0)}
+
+    def measure(self, judged: Judged) -> dict[str, float]:
+        found = {name: METRICS[name].score(judged["label"], judged["prediction"]) for name in self.metrics}
+        if self.problem == "single_label" and "probabilities" in judged:
+            sure, right = judged["probabilities"].max(axis=1), judged["label"] == judged["prediction"]
+            found["calibration_error"] = expected_calibration_error(sure, right)
+        return found
+
+    def calibrate(self, table: pa.Table, scores: Array, *, precision: float | None = None) -> TextTask:
+        """With the temperature and thresholds that fit these rows (dev's); and, to be right so often, abstaining."""
+        if self.problem == "regression":
+            return self
+        labels = self.read_labels(table)
+        if self.problem == "multi_label":
+            fitted = replace(self, temperature=fit_temperature_multi_label(scores, labels))
+            return replace(fitted, thresholds=tuple(fit_thresholds(fitted.probabilities(scores), labels).tolist()))
+        fitted = replace(self, temperature=fit_temperature(scores, labels))
+        if precision is None:
+            return fitted
+        sure = fitted.probabilities(scores).max(axis=1)
+        line = abstention_threshold(sure, fitted.decide(scores) == labels, precision)
+        return replace(fitted, abstain_below=line.threshold)
+
+    def answer(self, table: pa.Table, encoded: Encoded, scores: Array) -> pa.Table:
+        """`prediction`, and the probability of each label under its name."""
+        decided = self.decide(scores)
+        if self.problem == "regression":
+            return pa.table({"prediction": decided})
+        shares = self.probabilities(scores)
+        if self.problem == "multi_label":
+            names: list[Any] = [[self.labels[each] for each in np.flatnonzero(row)] for row in decided]
+        else:
+            sure = shares.max(axis=1) >= self.abstain_below
+            names = [self.labels[each] if known else None for each, known in zip(decided, sure, strict=True)]
+        kind = pa.list_(pa.string()) if self.problem == "multi_label" else pa.string()
+        columns = {"prediction": pa.array(names, kind)}
+        return pa.table(columns | {f"p({label})": shares[:, index] for index, label in enumerate(self.labels)})
 
 
-def find_task(
+def find_text_task(
     dataset: Dataset,
     *,
     task: str | None = None,
