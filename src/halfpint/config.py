@@ -352,6 +352,8 @@ class EmbeddingHead:
 
 HeadConfig = MaskedLMHead | OrderHead | SequenceHead | TokenHead | SpanHead | ChoiceHead | EmbeddingHead
 HEADS: dict[str, type] = {head.kind: head for head in get_args(HeadConfig)}
+TOKEN_HEADS = ("masked_lm", "token", "span")
+"""Kinds that answer for every token."""
 
 
 @dataclass(frozen=True)

@@ -116,7 +116,7 @@ def _respond(hub: StandIn, path: str) -> Response:
     kind, revision, *inner = rest.split("/")
     if revision not in ("main", COMMIT):
         return 404, b"{}", {"X-Error-Code": "RevisionNotFound"}
-    if path.startswith("/api/models/"):
+    if path.startswith(("/api/models/", "/api/datasets/")):
         return _json(_listing(folder) if kind == "tree" else _info(name, folder))
     file = folder.joinpath(*inner)
     if not file.is_file():

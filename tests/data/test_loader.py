@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halfpint.data.encoded import Encoded, encode_sequences
-from halfpint.data.loader import Loader, make_batch, prefetch
+from halfpint.data.loader import Loader, Mixing, make_batch, prefetch
 from halfpint.model.batch import FILLER, IGNORED, BatchShape
 from tests.train.samples import draw_rows
 
@@ -36,9 +37,9 @@ def encodings(draw: st.DrawFn) -> Encoded:
     )
 
 
-@given(encodings(), st.integers(1, 8), st.booleans(), st.booleans())
-def test_an_epoch_has_every_row_once_and_whole(encoded: Encoded, rows: int, grouped: bool, shaped: bool) -> None:
-    loader = Loader(encoded, rows, seed=1, shape=SHAPE if shaped else None, max_tokens=40, grouped=grouped)
+@given(encodings(), st.integers(1, 8), st.sampled_from(get_args(Mixing)), st.booleans())
+def test_an_epoch_has_every_row_once_and_whole(encoded: Encoded, rows: int, mixing: Mixing, shaped: bool) -> None:
+    loader = Loader(encoded, rows, seed=1, shape=SHAPE if shaped else None, max_tokens=40, mixing=mixing)
     steps = list(loader.steps(0))
     assert len(steps) == loader.num_steps
     seen = []
@@ -96,10 +97,41 @@ def test_evaluation_sees_every_row_once(encoded: Encoded, rows: int) -> None:
 def test_grouped_rows_are_of_like_length() -> None:
     encoded = draw_rows("sequence", 2000)
     spread = {
-        grouped: np.mean([np.ptp(batch.lengths) for (batch,) in Loader(encoded, 20, grouped=grouped).steps(0)])
-        for grouped in (False, True)
+        mixing: np.mean([np.ptp(batch.lengths) for (batch,) in Loader(encoded, 20, mixing=mixing).steps(0)])
+        for mixing in ("plain", "grouped")
     }
-    assert spread[True] < 0.1 * spread[False]
+    assert spread["grouped"] < 0.1 * spread["plain"]
+
+
+def test_balanced_steps_have_about_as_many_tokens() -> None:
+    encoded = draw_rows("sequence", 2000)
+    spread = {
+        mixing: np.std([batch.num_tokens for (batch,) in Loader(encoded, 20, mixing=mixing).steps(0)])
+        for mixing in ("plain", "balanced")
+    }
+    assert spread["balanced"] < 0.2 * spread["plain"]
+
+
+def test_in_balanced_steps_all_rows_meet_but_neighbours_by_length() -> None:
+    encoded = encode_sequences([[1] * length for length in range(1, 13)], None, vocab_size=2)
+    loader, met = Loader(encoded, 4, mixing="balanced"), np.zeros((12, 12), dtype=int)
+    for epoch in range(300):
+        for step in np.split(loader.order(epoch), 3):
+            met[np.ix_(step, step)] += 1
+    neighbours = np.arange(12)[:, None] // 3 == np.arange(12) // 3
+    assert (met[neighbours & ~np.eye(12, dtype=bool)] == 0).all()
+    assert np.abs(met[~neighbours] - 100).max() < 40
+
+
+@given(encodings(), st.integers(1, 8), st.sampled_from(get_args(Mixing)), st.integers(10, 60))
+def test_a_fitted_shape_holds_every_step(encoded: Encoded, rows: int, mixing: Mixing, max_tokens: int) -> None:
+    loader = Loader(encoded, rows, seed=2, mixing=mixing, max_tokens=max_tokens).fit(2)
+    assert loader.shape is not None
+    for epoch in range(2):
+        for step in loader.steps(epoch):
+            tokens = sum(batch.num_real_tokens for batch in step)
+            assert len(step) == 1 if tokens <= max_tokens else len(step) <= -(-tokens // max_tokens) + 1
+            assert all(batch.num_tokens == loader.shape.tokens for batch in step)
 
 
 def test_written_and_read_it_is_the_same(tmp_path: Path) -> None:

@@ -121,6 +121,27 @@ def test_a_third_text_of_a_row_is_one_more_candidate() -> None:
     assert float(count) == 5  # the last row has but one text
 
 
+@pytest.mark.parametrize("filled", [False, True])
+def test_a_labelled_pair_is_taught_its_cosine(filled: bool) -> None:
+    batch = make_batch(draw_rows("embedding", 12))
+    labels = torch.rand(12)
+    batch.per_slot["label"] = labels.repeat_interleave(2)
+    batch = batch.fill(SHAPE) if filled else batch
+    # Not of length one, as a head that does not normalise gives them; the mean of an empty slot is zero.
+    vectors = (torch.diff(batch.cu_lengths) > 0)[:, None] * torch.randn(batch.num_slots, 8)
+    vectors.requires_grad_()
+    total, count = loss_of(EmbeddingHead(normalize=False), vectors, batch)
+    pairs = vectors.detach().numpy().astype(np.float64)[:24].reshape(12, 2, 8)
+    lengths = np.linalg.norm(pairs, axis=2).prod(axis=1)
+    expected = ((pairs[:, 0] * pairs[:, 1]).sum(axis=1) / lengths - labels.numpy()) ** 2
+    assert float(count) == 12
+    assert float(total.detach()) == pytest.approx(expected.sum(), rel=1e-5)
+    (gradient,) = torch.autograd.grad(total, vectors)
+    assert gradient.isfinite().all()
+    assert gradient[:24].abs().sum(dim=1).all()
+    assert not gradient[24:].any()
+
+
 def test_log_sum_exp_of_groups() -> None:
     values = torch.tensor([1.0, 800.0, 800.0, -5.0], requires_grad=True)
     out = log_sum_exp(values, torch.tensor([0, 1, 1, 3]), 4)

@@ -34,10 +34,10 @@ def fingerprint(table: pa.Table, *facts: Any) -> str:
         digest.update(json.dumps([name, str(table.schema.field(name).type)]).encode())
         for chunk in table[name].chunks:
             for value in chunk.to_pylist():
-                # Lengths go in, too, so that no two rows can trade characters.
-                text = value if isinstance(value, str) else json.dumps(value, default=str)
-                raw = text.encode("utf-8", "surrogatepass")
-                digest.update(len(raw).to_bytes(8, "little"))
+                # Kinds and lengths go in, too, so that null is not "null", and no two rows can trade characters.
+                is_text = isinstance(value, str)
+                raw = (value if is_text else json.dumps(value, default=str)).encode("utf-8", "surrogatepass")
+                digest.update(len(raw).to_bytes(8, "little") + bytes([is_text]))
                 digest.update(raw)
     return digest.hexdigest()
 
@@ -46,8 +46,8 @@ def cached(key: str, make: Callable[[], Encoded], folder: Path | None = None) ->
     """What was made under this key before, or now. A full or read-only disk costs the cache, not the run."""
     root = (folder or cache_folder()) / "encoded"
     place = root / key
-    if (place / "encoded.json").is_file():
-        with suppress(OSError, ValueError, TypeError):
+    if os.path.lexists(place):
+        with suppress(Exception):  # whatever is wrong with an entry, it is made again
             return Encoded.read(place)
         shutil.rmtree(place, ignore_errors=True)
     encoded = make()

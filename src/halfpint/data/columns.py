@@ -74,6 +74,26 @@ def find_columns(
     return Columns(text, pair, label)
 
 
+def find_column(
+    names: Sequence[str], known: Sequence[str], *, flag: str | None = None, name: str | None = None
+) -> str | None:
+    """The column that was named for a flag, or else the first of these names that is there, whatever its case."""
+    return _first(names, known) if name is None else _named(names, flag or "", name)
+
+
+def require_column(
+    names: Sequence[str], known: Sequence[str], what: str, *, flag: str | None = None, name: str | None = None
+) -> str:
+    """The same, where a task cannot do without it."""
+    found = find_column(names, known, flag=flag, name=name)
+    if found is None:
+        way_out = f"name it with --{flag}" if flag else f"name it {known[0]}"
+        raise DataError(
+            f"which column holds {what}? Expected {' or '.join(known)}; {way_out}; the columns are {_listed(names)}"
+        )
+    return found
+
+
 def _named(names: Sequence[str], flag: str, name: str | None) -> str | None:
     if name is None or name in names:
         return name

@@ -1,13 +1,10 @@
-"""Rows of text files, block by block, also compressed; and what is wrong with one, by the number of its line.
+"""Rows of CSV and TSV files, block by block, also compressed; and what is wrong with one, by the number of its line.
 
-CSV and TSV: every value stays the text that it is ("NA", "001", "1e5"): what a column means is the task's to say.
+Every value stays the text that it is ("NA", "001", "1e5"): what a column means is the task's to say.
+
 pyarrow parses. It does not count lines, though, and it takes a quote that is never closed for a field that runs on to
 the end of the file, without a word. So the quotes are watched as the bytes pass, and a file that is refused or looks
 wrong is read once more, slowly, by the csv module, which knows the line.
-
-JSON, a list or one object a line: by Python's parser, since pyarrow's takes strings that look like dates for dates.
-A column that has no one type (1 and "a") becomes text, strings as they are and the rest as JSON, so that an odd column
-that nobody asks for keeps nobody from reading the file.
 """
 
 from __future__ import annotations
@@ -16,15 +13,14 @@ import bz2
 import csv
 import gzip
 import io
-import json
 import lzma
 import zlib
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import BinaryIO, cast
 
 import numpy as np
 import pyarrow as pa
@@ -33,9 +29,6 @@ import pyarrow.csv as pa_csv
 BLOCK_SIZES = (4 << 20, 64 << 20, 1 << 30)
 """Bytes parsed at a time. No row may be longer than its block, so the larger ones are for files with such rows."""
 LONGEST_FIELD = 256 << 20
-BLOCK_ROWS = 10_000
-"""Objects of JSON, or fewer, if they are long."""
-JSON_BYTES = 32 << 20
 
 
 class DataError(ValueError):
@@ -94,11 +87,13 @@ def _damaged(path: Path, error: Exception) -> DataError:
 def read_delimited(path: Path, dialect: Dialect, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
     """The rows of a file in blocks, every column as strings; `columns` names those of a file without a header."""
     names = _header(path, dialect) if columns is None else _headerless(path, dialect, columns)
-    num_rows = 0
+    # To the parser a header is a row like the others. (What it skips it counts by lines, blank ones too.)
+    first_row = int(columns is None)
+    num_rows = first_row
     for block_size in BLOCK_SIZES:
         start = 0
         try:
-            for table in _parse(path, dialect, names, block_size, skip_header=columns is None):
+            for table in _parse(path, dialect, names, block_size):
                 stop = start + len(table)
                 if stop > num_rows:  # else it was yielded before a longer block was needed
                     yield table.slice(max(num_rows - start, 0))
@@ -111,19 +106,17 @@ def read_delimited(path: Path, dialect: Dialect, columns: Sequence[str] | None =
                 raise DataError(f"{path} cannot be read as {dialect.name}: {reason(error)}") from error
         else:
             break
-    if not num_rows:
+    if num_rows == first_row:
         raise DataError(f"{path} has a header ({', '.join(names)}) and no rows below it")
 
 
-def _parse(path: Path, dialect: Dialect, names: list[str], block_size: int, *, skip_header: bool) -> Iterator[pa.Table]:
+def _parse(path: Path, dialect: Dialect, names: list[str], block_size: int) -> Iterator[pa.Table]:
     with open_bytes(path) as file:
         source = _QuoteWatch(file, dialect.delimiter) if dialect.quoted else file
         suspicious = False
         with pa_csv.open_csv(
             source,
-            read_options=pa_csv.ReadOptions(
-                column_names=names, skip_rows_after_names=int(skip_header), block_size=block_size
-            ),
+            read_options=pa_csv.ReadOptions(column_names=names, block_size=block_size),
             parse_options=pa_csv.ParseOptions(
                 delimiter=dialect.delimiter,
                 quote_char='"' if dialect.quoted else False,
@@ -241,9 +234,9 @@ def _records(path: Path, dialect: Dialect) -> Generator[tuple[int, list[str]], N
     limit = csv.field_size_limit(LONGEST_FIELD)  # the module has but one, for all
     line = 1
     try:
-        with open_bytes(path) as file:
+        with open_lines(path) as lines:
             reader = csv.reader(
-                _lines(path, file),
+                lines,
                 delimiter=dialect.delimiter,
                 quoting=csv.QUOTE_MINIMAL if dialect.quoted else csv.QUOTE_NONE,
                 strict=True,
@@ -261,8 +254,17 @@ def _records(path: Path, dialect: Dialect) -> Generator[tuple[int, list[str]], N
         csv.field_size_limit(limit)
 
 
-def _lines(path: Path, file: BinaryIO) -> Iterator[str]:
-    text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
+@contextmanager
+def open_lines(path: Path) -> Iterator[Iterator[str]]:
+    """The lines of a file, with their ends as they are and without a byte-order mark; UTF-8 or refused."""
+    with (
+        open_bytes(path) as file,
+        io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="") as text,
+    ):
+        yield _unicode_lines(path, text)
+
+
+def _unicode_lines(path: Path, text: Iterable[str]) -> Iterator[str]:
     for number, line in enumerate(text, 1):
         try:
             line.encode()
@@ -277,98 +279,6 @@ def not_utf8(path: Path, line: int, byte: int) -> DataError:
 
 def _count(items: Sequence[object], noun: str) -> str:
     return f"{len(items)} {noun}{'' if len(items) == 1 else 's'}"
-
-
-def read_json(path: Path, *, lines: bool) -> Iterator[pa.Table]:
-    """The objects of a file in blocks: one a line, or (not where `lines` is certain) all in one list."""
-    return _read_json_lines(path) if lines or not _is_json_list(path) else _read_json_list(path)
-
-
-def _is_json_list(path: Path) -> bool:
-    with open_bytes(path) as file:
-        return file.read(4096).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")
-
-
-def _read_json_list(path: Path) -> Iterator[pa.Table]:
-    with open_bytes(path) as file:
-        data = file.read()
-    try:
-        rows = json.loads(data.decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        raise not_utf8(path, data.count(b"\n", 0, error.start) + 1, data[error.start]) from error
-    except json.JSONDecodeError as error:
-        raise DataError(f"{path}, line {error.lineno} is not JSON ({error.msg}); expected a list of objects") from error
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits, lists in lists in lists
-        raise DataError(f"{path} cannot be read as JSON ({reason(error)})") from error
-    for start in range(0, len(rows), BLOCK_ROWS):
-        block = rows[start : start + BLOCK_ROWS]
-        yield read_rows(block, [f"{path}, row {number}" for number in range(start + 1, start + len(block) + 1)])
-
-
-def _read_json_lines(path: Path) -> Iterator[pa.Table]:
-    rows: list[object] = []
-    places: list[str] = []
-    num_bytes = 0
-    with open_bytes(path) as file:
-        for number, line in enumerate(file, 1):
-            text = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
-            if not text.strip():
-                continue
-            rows.append(_parse_line(path, number, text))
-            places.append(f"{path}, line {number}")
-            num_bytes += len(line)
-            if len(rows) == BLOCK_ROWS or num_bytes > JSON_BYTES:
-                yield read_rows(rows, places)
-                rows, places, num_bytes = [], [], 0
-    if rows:
-        yield read_rows(rows, places)
-
-
-def _parse_line(path: Path, number: int, line: bytes) -> object:
-    try:
-        return json.loads(line.decode())
-    except UnicodeDecodeError as error:
-        raise not_utf8(path, number, line[error.start]) from error
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}, line {number} is not JSON ({reason(error)}); expected one object a line") from error
-
-
-def read_rows(rows: Sequence[object], places: Sequence[str]) -> pa.Table:
-    """A table of dicts; a key that a row lacks is null. `places` says of each row where it is."""
-    for row, place in zip(rows, places, strict=True):
-        if not isinstance(row, Mapping):
-            raise DataError(f"{place} is a {type(row).__name__}, expected an object with a name for each value")
-    objects = cast(Sequence[Mapping[object, object]], rows)
-    names = list(dict.fromkeys(name for row in objects for name in row))
-    try:
-        return pa.table({str(name): to_column([row.get(name) for row in objects]) for name in names})
-    except UnicodeEncodeError as error:
-        place = next(place for row, place in zip(objects, places, strict=True) if not _is_unicode(row))
-        raise DataError(f"{place} has half a surrogate pair (\\ud800 to \\udfff), which is no text; mend it") from error
-
-
-def _is_unicode(row: Mapping[object, object]) -> bool:
-    try:
-        _as_json(dict(row)).encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def to_column(values: Any) -> pa.Array:
-    try:
-        return pa.array(values)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError):
-        return to_texts(values)
-
-
-def to_texts(values: Iterable[object]) -> pa.Array:
-    texts = (value if value is None or isinstance(value, str) else _as_json(value) for value in values)
-    return pa.array(list(texts), pa.string())
-
-
-def _as_json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def reason(error: Exception) -> str:

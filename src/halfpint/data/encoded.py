@@ -10,6 +10,7 @@ import dataclasses
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -46,14 +47,17 @@ class Encoded:
     def num_tokens(self) -> int:
         return len(self.ids)
 
+    @cached_property
     def lengths(self) -> NDArray[np.int64]:
         """Of all sequences: (S,)."""
         return np.diff(self.starts)
 
+    @cached_property
     def row_tokens(self) -> NDArray[np.int64]:
         """Tokens of all rows: (R,)."""
         return np.diff(self.starts[self.row_starts])
 
+    @cached_property
     def row_sequences(self) -> NDArray[np.int64]:
         """Sequences of all rows: (R,)."""
         return np.diff(self.row_starts)
@@ -65,8 +69,8 @@ class Encoded:
         return Encoded(
             ids=self.ids[tokens],
             segments=self.segments[tokens],
-            starts=_offsets(self.lengths()[sequences]),
-            row_starts=_offsets(self.row_sequences()[rows]),
+            starts=_offsets(self.lengths[sequences]),
+            row_starts=_offsets(self.row_sequences[rows]),
             per_sequence={name: each[sequences] for name, each in self.per_sequence.items()},
             per_token={name: each[tokens] for name, each in self.per_token.items()},
             notes={name: each[tokens] for name, each in self.notes.items()},
@@ -82,15 +86,20 @@ class Encoded:
 
     def write(self, folder: Path) -> None:
         """As plain .npy files, into a folder that exists."""
-        for name, array in self._arrays():
+        arrays = dict(self._arrays())
+        for name, array in arrays.items():
             np.save(folder / f"{name}.npy", array)
-        (folder / "encoded.json").write_text(json.dumps({"num_truncated": self.num_truncated}), encoding="utf-8")
+        facts = {"num_truncated": self.num_truncated, "arrays": _forms(arrays)}
+        (folder / "encoded.json").write_text(json.dumps(facts), encoding="utf-8")
 
     @classmethod
     def read(cls, folder: Path) -> Encoded:
-        """Mapped into memory, not loaded."""
-        arrays = {path.stem: np.load(path, mmap_mode="r", allow_pickle=False) for path in folder.glob("*.npy")}
-        values: dict[str, Any] = json.loads((folder / "encoded.json").read_text(encoding="utf-8"))
+        """Mapped into memory, not loaded; refused unless every array is there as it was written."""
+        facts = json.loads((folder / "encoded.json").read_text(encoding="utf-8"))
+        arrays = {path.stem: np.lib.format.open_memmap(path, mode="r") for path in folder.glob("*.npy")}
+        if not isinstance(facts, dict) or facts.pop("arrays", None) != _forms(arrays):
+            raise ValueError(f"{folder} has not the arrays that encoded.json names; encode the data again")
+        values: dict[str, Any] = facts
         for name, array in arrays.items():
             group, dot, key = name.partition(".")
             if dot:
@@ -106,6 +115,10 @@ class Encoded:
                 yield from ((f"{item.name}.{name}", each) for name, each in value.items())
             elif isinstance(value, np.ndarray):
                 yield item.name, value
+
+
+def _forms(arrays: Mapping[str, Array]) -> dict[str, Any]:
+    return {name: [array.dtype.str, list(array.shape)] for name, array in arrays.items()}
 
 
 def ranges(starts: NDArray[np.int64], chosen: NDArray[np.int64]) -> NDArray[np.int64]:

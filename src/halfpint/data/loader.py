@@ -9,8 +9,8 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -22,8 +22,14 @@ from halfpint.model.batch import Batch, BatchShape
 
 Rows = NDArray[np.int64]
 
-GROUPED_STEPS = 50
-"""Rows of so many steps are sorted by length together, where steps are to be of like lengths."""
+MIXED_STEPS = 50
+"""Rows of so many steps are sorted by length together, where steps are to be alike within or among themselves."""
+TOKENS_STEP = 64
+"""The tokens of a shape are a multiple of it, as matrix products like them."""
+
+Mixing = Literal["plain", "grouped", "balanced"]
+"""Which rows share a step: any; those of like length, so that less is padded; or short and long ones in the same
+shares, so that all steps have about as many tokens, and a shape is filled."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +41,7 @@ class Loader:
     seed: int = 0
     shape: BatchShape | None = None
     max_tokens: int = 65_536
-    grouped: bool = False
-    """Rows of like length share a step: less padding for architectures that pad."""
+    mixing: Mixing = "plain"
     rank: int = 0
     world: int = 1
 
@@ -53,19 +58,38 @@ class Loader:
         """All rows, shuffled."""
         draw = np.random.default_rng([self.seed, epoch])
         order = draw.permutation(self.encoded.num_rows)
-        if not self.grouped:
+        if self.mixing == "plain":
             return order
-        tokens, span = self.encoded.row_tokens(), GROUPED_STEPS * self.rows
-        parts = [order[start : start + span] for start in range(0, len(order), span)]
-        steps = [
-            part[start : start + self.rows]
-            for part in (each[np.argsort(tokens[each], kind="stable")] for each in parts)
-            for start in range(0, len(part), self.rows)
-        ]
         # A step of fewer rows stays last, so that the number of steps does not depend on the draw.
-        full = [step for step in steps if len(step) == self.rows]
-        rest = [step for step in steps if len(step) < self.rows]
-        return np.concatenate([*(full[index] for index in draw.permutation(len(full))), *rest])
+        whole = len(order) // self.rows * self.rows
+        tokens, span = self.encoded.row_tokens, MIXED_STEPS * self.rows
+        parts = [order[start : min(start + span, whole)] for start in range(0, whole, span)]
+        parts = [part[np.argsort(tokens[part], kind="stable")] for part in parts]
+        if self.mixing == "grouped":
+            steps = np.concatenate([part.reshape(-1, self.rows) for part in parts]) if parts else order[:0]
+            steps = steps[draw.permutation(len(steps))]
+        else:
+            # Each step draws one row of every stratum of neighbours by length.
+            strata = (draw.permuted(part.reshape(self.rows, -1), axis=1) for part in parts)
+            steps = np.concatenate([each.T for each in strata]) if parts else order[:0]
+        return np.concatenate([steps.ravel(), order[whole:]])
+
+    def fit(self, epochs: int) -> Loader:
+        """The same with the smallest shape that holds every step of these epochs whole, or an even part of each.
+
+        The shape has at most about `max_tokens`; a step that is larger is several batches.
+        """
+        tokens, sequences = self.encoded.row_tokens, self.encoded.row_sequences
+        starts = np.arange(0, self.encoded.num_rows, self.rows)
+        orders = [self.order(epoch) for epoch in range(epochs)]
+        most = max(int(np.add.reduceat(tokens[order], starts).max()) for order in orders)
+        slots = max(int(np.add.reduceat(sequences[order], starts).max()) for order in orders)
+        parts = -(-most // self.max_tokens)
+        # Rows are whole, so a part may end early by almost the longest of them.
+        most = most if parts == 1 else -(-most // parts) + int(tokens.max())
+        longest = int(self.encoded.lengths.max())
+        size = -(-most // TOKENS_STEP) * TOKENS_STEP
+        return replace(self, shape=BatchShape(tokens=size, sequences=slots + -(-size // longest), longest=longest))
 
     def steps(self, epoch: int, first: int = 0) -> Iterator[list[Batch]]:
         """The steps of an epoch from a given one on, each as the batches that this rank computes."""
@@ -76,7 +100,7 @@ class Loader:
 
     def in_order(self) -> Iterator[tuple[Rows, Batch]]:
         """Every row once, in batches of neighbours by length; for evaluation."""
-        order = np.argsort(self.encoded.row_tokens(), kind="stable")
+        order = np.argsort(self.encoded.row_tokens, kind="stable")
         for start in range(0, len(order), self.rows):
             for part in self._split(order[start : start + self.rows]):
                 yield part, self.batch(part)
@@ -87,9 +111,13 @@ class Loader:
         return batch if self.shape is None else batch.fill(self.shape)
 
     def _split(self, rows: Rows) -> Iterator[Rows]:
-        tokens = self.encoded.row_tokens()[rows]
+        tokens = self.encoded.row_tokens[rows]
         if self.shape is not None:
-            sequences = self.encoded.row_sequences()[rows]
+            sequences = self.encoded.row_sequences[rows]
+            # Mostly the shape was made for whole steps.
+            if len(rows) and self.shape.fits(int(sequences.sum()), int(tokens.sum())):
+                yield rows
+                return
             yield from (rows[group] for group in fill_in_order(tokens, self.shape, sequences))
             return
         begin, total = 0, 0
@@ -104,8 +132,8 @@ class Loader:
 
 def make_batch(encoded: Encoded) -> Batch:
     """All rows of a small `Encoded` as one batch."""
-    lengths = encoded.lengths()
-    row = np.repeat(np.arange(encoded.num_rows), encoded.row_sequences())
+    lengths = encoded.lengths
+    row = np.repeat(np.arange(encoded.num_rows), encoded.row_sequences)
     return Batch(
         ids=torch.from_numpy(encoded.ids.astype(np.int64)),
         positions=torch.from_numpy(np.arange(encoded.num_tokens) - np.repeat(encoded.starts[:-1], lengths)),
@@ -123,8 +151,8 @@ def _tensor(values: NDArray[Any]) -> torch.Tensor:
     return torch.from_numpy(values.astype(np.float32 if values.dtype.kind == "f" else np.int64))
 
 
-def prefetch(steps: Iterator[list[Batch]], depth: int = 4) -> Iterator[list[Batch]]:
-    """The same steps, built by a thread of their own while the last ones are computed."""
+def prefetch(steps: Iterator[list[Batch]], depth: int = 4, *, pinned: bool = False) -> Iterator[list[Batch]]:
+    """The same steps, built by a thread of their own while the last ones are computed; for a GPU, in pinned memory."""
     done = object()
     ready: queue.Queue[Any] = queue.Queue(maxsize=depth)
     stopped = threading.Event()
@@ -141,7 +169,7 @@ def prefetch(steps: Iterator[list[Batch]], depth: int = 4) -> Iterator[list[Batc
     def build() -> None:
         try:
             for step in steps:
-                if not put(step):
+                if not put([batch.pin() for batch in step] if pinned else step):
                     return
             put(done)
         except BaseException as error:  # handed over, to be raised where the steps are used

@@ -177,7 +177,7 @@ def _label_counts(labels: ArrayLike, predictions: ArrayLike) -> tuple[Array, Arr
     if expected.ndim != 2:
         raise ValueError(f"several labels a row are an array (rows, labels), not one of shape {expected.shape}")
     for array in (expected, given):
-        if not np.isin(array, (0, 1)).all():
+        if not ((array == 0) | (array == 1)).all():
             raise ValueError("several labels a row are zeros and ones; compare probabilities with thresholds first")
     expected, given = expected.astype(bool), given.astype(bool)
     return (expected & given).sum(axis=0), given.sum(axis=0), expected.sum(axis=0)

@@ -3,16 +3,16 @@
 What is notable:
 - Columns of CSV and TSV are strings, always. Those of JSON, Parquet and Python keep their types, and nested values
   stay nested; only a column that has no one type becomes text.
+- Where a format names no columns, they are `text` (lines), `tokens` and `tags` (CoNLL), and those of SQuAD's questions.
 - `read` holds a data set in Arrow's memory; `read_batches` holds a block of it at a time.
 """
 
 from __future__ import annotations
 
 import difflib
-import importlib
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -21,31 +21,37 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from halfpint.data.delimited import (
+from halfpint.data.delimited import CSV, OPENERS, TSV, DataError, open_bytes, read_delimited, reason, require_distinct
+from halfpint.data.formats import (
     BLOCK_ROWS,
-    CSV,
-    OPENERS,
-    TSV,
-    DataError,
-    open_bytes,
-    read_delimited,
+    kind_of,
+    not_unicode,
+    read_conll,
     read_json,
+    read_json_lines,
     read_rows,
-    reason,
-    require_distinct,
+    read_text,
     to_column,
     to_texts,
 )
+from halfpint.data.hub import read_hub, with_label_names
 
 __all__ = ["DataError", "Dataset", "read", "read_batches"]
 
-FORMATS = {".csv": "CSV", ".tsv": "TSV", ".jsonl": "JSONL", ".ndjson": "JSONL", ".json": "JSON", ".parquet": "Parquet"}
+FORMATS = {
+    ".csv": "CSV", ".tsv": "TSV", ".jsonl": "JSONL", ".ndjson": "JSONL", ".json": "JSON", ".parquet": "Parquet",
+    ".conll": "CoNLL", ".bio": "CoNLL", ".iob": "CoNLL", ".txt": "text",
+}  # fmt: skip
 ENDINGS = f"{', '.join(FORMATS)} (all but Parquet also with {', '.join(OPENERS)})"
 
 SPLIT = re.compile(
-    r"(train|dev|valid|validation|val|test)(?:[-_](?:matched|(mismatched)))?(?P<shard>[-_]\d+[-_]of[-_]\d+)?"
+    r"(train|dev|valid|validation|val|test)(?:[-_](?:matched|(mismatched)))?(?:-v\d+\.\d+)?"
+    r"(?:[-_]\d+[-_]of[-_](?P<shards>\d+))?"
 )
-"""The name of a split: `valid` is dev, `dev_matched` too, `dev_mismatched` is its own; many files may be one split."""
+"""The name of a split: `valid` is dev, `dev_matched` too, `dev_mismatched` is its own; many files may be one split.
+
+SQuAD's have a version in their names (`dev-v1.1`).
+"""
 EXPECTED_SPLITS = "train, dev (or valid, validation, val) and test"
 
 
@@ -84,13 +90,13 @@ def read_batches(
 ) -> Iterator[pa.Table]:
     """The rows of a file in their order, at most `rows` at a time, in bounded memory.
 
-    (A `.json` file with one list is the exception: it is parsed whole.) In a JSONL file each batch has the columns and
-    types of its own rows.
+    (A `.json` file that is one list or object is the exception: it is parsed whole.) In a JSONL file each batch has the
+    columns and types of its own rows.
     """
     if rows < 1:
         raise DataError(f"rows is {rows}; a batch needs at least one")
     file = Path(path).expanduser()
-    if not file.exists():
+    if not _exists(file):
         raise _missing(file)
     if file.is_dir():
         raise DataError(f"{file} is a folder; expected one file with {ENDINGS}")
@@ -114,9 +120,9 @@ def _read_path(source: str | PathLike[str], columns: list[str] | None) -> Datase
     if not text.strip():
         raise DataError("the name of the data is empty; give a file, a folder of splits or a Hub name")
     path = Path(text).expanduser()
-    if path.is_dir():
+    if _exists(path) and path.is_dir():
         return _read_folder(path, columns)
-    if path.exists():
+    if _exists(path):
         found = _split_of(path)
         split = found[0] if found else "train"
         named = path.absolute().parent.name if found else _stem(path)
@@ -129,37 +135,53 @@ def _read_path(source: str | PathLike[str], columns: list[str] | None) -> Datase
     return _read_hub(text)
 
 
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError as error:
+        shown = str(path) if len(str(path)) < 80 else f"{str(path)[:80]}…"
+        raise DataError(f"{shown} cannot be looked for ({error.strerror}); give a file, a folder or a name") from error
+
+
 def _missing(path: Path) -> DataError:
     if not path.parent.is_dir():
         return DataError(f"there is no file {path}, and no folder {path.parent}; check the path")
-    near = difflib.get_close_matches(path.name, [other.name for other in path.parent.iterdir()], n=3, cutoff=0.5)
+    near = difflib.get_close_matches(path.name, [other.name for other in _listed(path.parent)], n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}?" if near else "check the path"
     return DataError(f"there is no file {path}; {hint}")
 
 
 def _read_folder(folder: Path, columns: list[str] | None) -> Dataset:
     files: dict[str, list[Path]] = {}
-    shards: set[Path] = set()
-    for path in sorted(folder.iterdir()):
+    numbers: dict[str, set[int]] = {}
+    for path in _listed(folder):
         found = _split_of(path)
         if found and _format_of(path) and path.is_file():
             files.setdefault(found[0], []).append(path)
-            if found[1]:
-                shards.add(path)
+            numbers.setdefault(found[0], set()).add(found[1])
     if not files:
-        held = ", ".join(path.name for path in sorted(folder.iterdir())[:8]) or "nothing"
+        held = ", ".join(path.name for path in _listed(folder)[:8]) or "nothing"
         raise DataError(f"{folder} has no split; expected {EXPECTED_SPLITS} with {ENDINGS}, and it holds {held}")
     for split, paths in files.items():
-        if len(paths) > 1 and not shards.issuperset(paths):
+        named, total = ", ".join(path.name for path in paths), max(numbers[split])
+        if len(paths) < total and len(numbers[split]) == 1:
             raise DataError(
-                f"{folder} has {len(paths)} files for its {split} split ({', '.join(path.name for path in paths)}); "
-                "leave one"
+                f"{folder} has {len(paths)} of the {total} files of its {split} split ({named}); add the rest"
             )
+        if numbers[split] != {len(paths)}:
+            raise DataError(f"{folder} has {len(paths)} files for its {split} split ({named}); leave one")
     return Dataset(
         folder.absolute().name,
         {split: _concat(_read_all(paths, columns)) for split, paths in files.items()},
         {split: ", ".join(map(str, paths)) for split, paths in files.items()},
     )
+
+
+def _listed(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError as error:
+        raise DataError(f"{folder} cannot be looked into ({error.strerror}); check its permissions") from error
 
 
 def _read_all(paths: list[Path], columns: list[str] | None) -> Iterator[pa.Table]:
@@ -181,13 +203,31 @@ def _stem(path: Path) -> str:
     return name.stem if name.suffix.lower() in FORMATS else name.name
 
 
-def _split_of(path: Path) -> tuple[str, bool] | None:
-    """The split that a file is named after, and whether it is one of several files of it."""
+def _split_of(path: Path) -> tuple[str, int] | None:
+    """The split that a file is named after, and how many files it is one of."""
     found = SPLIT.fullmatch(_stem(path).lower())
     if found is None:
         return None
     split = found[1] if found[1] in ("train", "test") else "dev"
-    return (f"{split}_{found[2]}" if found[2] else split), found["shard"] is not None
+    return (f"{split}_{found[2]}" if found[2] else split), int(found["shards"] or 1)
+
+
+def _read_parquet(path: Path) -> Iterator[pa.Table]:
+    with open_bytes(path) as file:
+        try:
+            for batch in pq.ParquetFile(file).iter_batches(BLOCK_ROWS):
+                yield pa.Table.from_batches([batch])
+        except pa.ArrowException as error:
+            raise DataError(f"{path} is not a whole Parquet file ({reason(error)}); copy it again") from error
+
+
+READERS: dict[str, Callable[[Path], Iterator[pa.Table]]] = {
+    "JSON": read_json,
+    "JSONL": read_json_lines,
+    "CoNLL": read_conll,
+    "text": read_text,
+    "Parquet": _read_parquet,
+}
 
 
 def _read_blocks(path: Path, columns: list[str] | None) -> Iterator[pa.Table]:
@@ -200,23 +240,13 @@ def _read_blocks(path: Path, columns: list[str] | None) -> Iterator[pa.Table]:
         return
     if columns is not None:
         raise DataError(f"columns were named, and {path.name} names its own; only CSV and TSV without a header need it")
-    tables = _read_parquet(path) if kind == "Parquet" else read_json(path, lines=kind == "JSONL")
     num_rows = 0
-    for table in tables:
+    for table in READERS[kind](path):
         if len(table):
             num_rows += len(table)
             yield _plain(table, path)
     if not num_rows:
         raise DataError(f"{path} has no rows")
-
-
-def _read_parquet(path: Path) -> Iterator[pa.Table]:
-    with open_bytes(path) as file:
-        try:
-            for batch in pq.ParquetFile(file).iter_batches(BLOCK_ROWS):
-                yield pa.Table.from_batches([batch])
-        except pa.ArrowException as error:
-            raise DataError(f"{path} is not a whole Parquet file ({reason(error)}); copy it again") from error
 
 
 def _concat(tables: Iterable[pa.Table]) -> pa.Table:
@@ -249,9 +279,7 @@ def _plain(table: pa.Table, where: object) -> pa.Table:
     """The same values in the simplest of Arrow's types: no dictionaries, and one kind of string."""
     require_distinct(table.column_names, where)
     for index, field in enumerate(table.schema):
-        kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
-        if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
-            kind = pa.string()
+        kind = _plain_type(field.type)
         if kind != field.type:
             # In pieces, since those of a plain string may hold no more than 2 GB.
             chunks = [
@@ -261,6 +289,16 @@ def _plain(table: pa.Table, where: object) -> pa.Table:
             ]
             table = table.set_column(index, field.name, pa.chunked_array(chunks, kind))
     return table.replace_schema_metadata(None)
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_dictionary(kind):
+        return _plain_type(kind.value_type)
+    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return pa.string()
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(_plain_type(kind.value_type))
+    return kind
 
 
 def _is_splits(source: object) -> bool:
@@ -279,10 +317,9 @@ def _is_splits(source: object) -> bool:
 def _read_splits(source: Mapping[object, object], columns: list[str] | None) -> Dataset:
     tables: dict[str, pa.Table] = {}
     origins: dict[str, str] = {}
+    names = _split_names(map(str, source))
     for key, value in source.items():
-        split = _split_name(str(key))
-        if split in tables:
-            raise DataError(f"two of {', '.join(map(str, source))} are the {split} split; leave one")
+        split = names[str(key)]
         if isinstance(value, str | PathLike | Dataset):
             part = read(value, columns=None if isinstance(value, Dataset) else columns)
             if len(part.tables) > 1:
@@ -294,32 +331,43 @@ def _read_splits(source: Mapping[object, object], columns: list[str] | None) -> 
     return Dataset("data", tables, origins)
 
 
-def _split_name(name: str) -> str:
-    found = _split_of(Path(name))
-    return found[0] if found else name
+def _split_names(names: Iterable[str]) -> dict[str, str]:
+    """What each of these names of splits is called here."""
+    found = {name: _split_of(Path(name)) for name in names}
+    splits = {name: split[0] if split else name for name, split in found.items()}
+    if len(set(splits.values())) < len(splits):
+        twice = next(split for name, split in splits.items() if list(splits.values()).count(split) > 1)
+        raise DataError(f"two of {', '.join(splits)} are the {twice} split; leave one")
+    return splits
 
 
 def _read_object(source: Any, where: str) -> pa.Table:
-    if isinstance(source, pa.Table):
-        table = source
-    elif _is_of(source, "pandas", "DataFrame"):
-        table = pa.table({str(name): _from_series(source[name]) for name in _distinct(source.columns, where)})
-    elif _is_of(source, "datasets", "Dataset"):
-        table = _from_hub(source)
-    elif isinstance(source, Mapping):
-        table = _read_columns(source, where)
-    elif isinstance(source, list | tuple):
-        table = read_rows(source, [f"{where}, row {number}" for number in range(1, len(source) + 1)])
-    elif hasattr(source, "__arrow_c_stream__"):
-        table = pa.table(source)
-    else:
-        raise DataError(
-            f"{where} was given as {_a(source)}; give a file, a folder, a Hub name, a DataFrame, a dict of lists, "
-            "a list of dicts, or a dict of splits of these"
-        )
+    try:
+        table = _to_table(source, where)
+    except UnicodeEncodeError as error:
+        raise not_unicode(where) from error
     if not len(table):
         raise DataError(f"{where} has no rows")
     return _plain(table, where)
+
+
+def _to_table(source: Any, where: str) -> pa.Table:
+    if isinstance(source, pa.Table):
+        return source
+    if _is_of(source, "pandas", "DataFrame"):
+        return pa.table({str(name): _from_series(source[name]) for name in _distinct(source.columns, where)})
+    if _is_of(source, "datasets", "Dataset"):
+        return with_label_names(source)
+    if isinstance(source, Mapping):
+        return _read_columns(source, where)
+    if isinstance(source, list | tuple):
+        return read_rows(source, [f"{where}, row {number}" for number in range(1, len(source) + 1)])
+    if hasattr(source, "__arrow_c_stream__"):
+        return pa.table(source)
+    raise DataError(
+        f"{where} was given as {kind_of(source)}; give a file, a folder, a Hub name, a DataFrame, a dict of lists, "
+        "a list of dicts, or a dict of splits of these"
+    )
 
 
 def _from_series(series: Any) -> pa.Array:
@@ -342,7 +390,7 @@ def _is_of(value: object, package: str, name: str) -> bool:
 def _read_columns(columns: Mapping[object, Any], where: str) -> pa.Table:
     for name, values in columns.items():
         if isinstance(values, str | bytes | Mapping) or not hasattr(values, "__len__"):
-            raise DataError(f"{where} has {_a(values)} as its column {name}; expected a list of values")
+            raise DataError(f"{where} has {kind_of(values)} as its column {name}; expected a list of values")
     lengths = {str(name): len(values) for name, values in columns.items()}
     if len(set(lengths.values())) > 1:
         told = ", ".join(f"{name}: {length}" for name, length in lengths.items())
@@ -351,42 +399,7 @@ def _read_columns(columns: Mapping[object, Any], where: str) -> pa.Table:
 
 
 def _read_hub(name: str) -> Dataset:
-    try:
-        datasets = importlib.import_module("datasets")  # has no types
-    except ImportError as error:
-        raise DataError(
-            f"there is no file or folder {name} here, and to look on the Hub needs the datasets package; "
-            "check the path, or install it with: pip install 'halfpint[train]'"
-        ) from error
-    from huggingface_hub.errors import HfHubHTTPError
-
-    # What else the Hub's HTTP library raises; that is not the same library in every version, but always this base.
-    http_error = cast(type[Exception], HfHubHTTPError.__bases__[0])
-    repository, _, config = name.partition(":")
-    try:
-        found = datasets.load_dataset(repository, config or None)
-    except (http_error, OSError, ValueError) as error:
-        raise DataError(
-            f"{name} is no file or folder here, and cannot be had from the Hub ({reason(error)}); check the path or "
-            "the name, or give a file"
-        ) from error
-    splits = {_split_name(str(split)): _plain(_from_hub(part), name) for split, part in found.items() if len(part)}
-    if not splits:
-        raise DataError(f"{name} has no rows on the Hub; check the name")
-    return Dataset(repository.rpartition("/")[2], splits, dict.fromkeys(splits, f"{name} on the Hub"))
-
-
-def _from_hub(part: Any) -> pa.Table:
-    """A split of `datasets`, with the names of its labels in place of their numbers (none where that is -1)."""
-    table = part.with_format("arrow")[:]
-    for index, name in enumerate(table.column_names):
-        labels = getattr(part.features.get(name), "names", None)
-        if labels:
-            numbers = table.column(index).to_pylist()
-            texts = [None if number is None or number < 0 else str(labels[number]) for number in numbers]
-            table = table.set_column(index, name, pa.array(texts, pa.string()))
-    return table
-
-
-def _a(value: object) -> str:
-    return f"a value of type {type(value).__name__}"
+    splits = read_hub(name)
+    tables = {new: _plain(splits[split], name) for split, new in _split_names(splits).items()}
+    title = name.partition(":")[0].rpartition("/")[2]
+    return Dataset(title, tables, dict.fromkeys(tables, f"{name} on the Hub"))

@@ -7,7 +7,8 @@ can be asked and judged without being told again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
 
@@ -39,6 +40,7 @@ DEFAULT_METRICS: dict[Problem, tuple[str, ...]] = {
 }
 MOST_CLASSES = 1000
 """A label column of more different values is taken for a mistake."""
+WHOLE = re.compile(r"-?\d{1,18}")
 CHUNK = 10_000
 """Texts that are tokenized together, which bounds the memory."""
 
@@ -106,7 +108,9 @@ class TextTask:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TextTask:
-        return cls(**{**values, "columns": Columns(**values["columns"])})
+        fields = {**values, "columns": Columns(**values["columns"])}
+        fields.pop("form", None)
+        return cls(**fields)
 
     def encode(self, table: pa.Table, tokenizer: Tokenizer, max_length: int, *, labelled: bool = True) -> Encoded:
         ids: list[list[int]] = []
@@ -127,7 +131,7 @@ class TextTask:
 
     def texts(self, table: pa.Table, first_row: int = 0) -> list[str] | list[tuple[str, str]]:
         """What is tokenized. Anything but a text with something in it is refused, with its row."""
-        columns = [_texts_of(table, name, first_row) for name in (self.columns.text, self.columns.pair) if name]
+        columns = [texts_of(table, name, first_row) for name in (self.columns.text, self.columns.pair) if name]
         return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
 
     def read_labels(self, table: pa.Table) -> Array:
@@ -238,7 +242,11 @@ def find_text_task(
     table = dataset.tables["train"]
     known = _built_in(task)
     if known is not None:
-        text, pair, label = text or known.text, pair or known.pair, label or known.label
+        # The Hub's copies of GLUE have columns of other names, found by convention.
+        text, pair, label = (
+            named or (usual if usual in table.column_names else None)
+            for named, usual in ((text, known.text), (pair, known.pair), (label, known.label))
+        )
     columns = find_columns(table.column_names, text=text, label=label, pair=pair, need_label=True, table=table)
     values = label_values(table, columns)
     problem = known.problem if known else _find_problem(values)
@@ -247,12 +255,15 @@ def find_text_task(
         labels: tuple[str, ...] = (str(columns.label),)
     else:
         labels = _names(values, problem, str(columns.label))
-    return TextTask(columns, problem, labels, known.metrics if known else DEFAULT_METRICS[problem], task or "text")
+    metrics = known.metrics if known else DEFAULT_METRICS[problem]
+    if "f1" in metrics:  # of the second class, which is the one without a "not" where classes have names
+        labels = tuple(sorted(labels, key=lambda name: not name.startswith("not")))
+    return TextTask(columns, problem, labels, metrics, task or "text")
 
 
 def header_of(task: str | None) -> str | None:
     """The columns of a named data set whose files have no header."""
-    known = _built_in(task)
+    known = BUILT_IN.get(task or "")
     return known.header if known else None
 
 
@@ -270,10 +281,14 @@ def label_values(table: pa.Table, columns: Columns) -> list[Any]:
     if columns.label not in table.column_names:
         raise DataError(f"there is no column {columns.label!r}; the columns are {', '.join(table.column_names)}")
     values: list[Any] = table[columns.label].to_pylist()
-    empty = next((row for row, value in enumerate(values) if value is None or value == ""), None)
+    empty = next((row for row, value in enumerate(values) if _is_missing(value)), None)
     if empty is not None:
         raise DataError(f"row {empty + 1} has no {columns.label}; every row needs a label")
     return values
+
+
+def _is_missing(value: object) -> bool:
+    return value is None or value == "" or (isinstance(value, list) and any(map(_is_missing, value)))
 
 
 def numbers(values: Sequence[Any], column: str) -> NDArray[np.float64]:
@@ -319,12 +334,17 @@ def _names(values: Sequence[Any], problem: Problem, column: str) -> tuple[str, .
             f"the column {column} has {len(different):,} different labels in {len(values):,} rows; at most "
             f"{MOST_CLASSES:,} can be classes: is it the right column? Name another with --label"
         )
-    if all(each.lstrip("-").isdecimal() for each in different):
-        return tuple(sorted(different, key=int))
-    return tuple(sorted(different))
+    return tuple(sort_labels(different))
 
 
-def _texts_of(table: pa.Table, name: str, first_row: int) -> list[str]:
+def sort_labels(labels: Iterable[str]) -> list[str]:
+    """By size where all are whole numbers, else by the alphabet."""
+    ordered = sorted(labels)
+    return sorted(ordered, key=int) if all(WHOLE.fullmatch(label) for label in ordered) else ordered
+
+
+def texts_of(table: pa.Table, name: str, first_row: int = 0) -> list[str]:
+    """A column of texts with something in each. Any other value is refused, with its row."""
     if name not in table.column_names:
         raise DataError(f"there is no column {name!r}; the columns are {', '.join(table.column_names)}")
     texts: list[Any] = table[name].to_pylist()

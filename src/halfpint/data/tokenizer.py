@@ -7,8 +7,9 @@ texts were cut is always told.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import tokenizers
 
@@ -28,6 +29,8 @@ class Tokenized:
     ids: list[list[int]]
     segments: list[list[int]]
     num_truncated: int
+    words: list[list[int | None]] = field(default_factory=list)
+    """Of words that came apart already, to which of them each token belongs."""
 
 
 class Tokenizer:
@@ -51,16 +54,29 @@ class Tokenizer:
         path.write_text(self.to_json() + "\n", encoding="utf-8")
 
     def __call__(self, texts: Sequence[str] | Sequence[tuple[str, str]], max_length: int) -> Tokenized:
+        return _tokenized(self._encode(texts, max_length))
+
+    def words(self, texts: Sequence[Sequence[str]], max_length: int) -> Tokenized:
+        """Texts whose words come apart already."""
+        encodings = self._encode(texts, max_length, is_pretokenized=True)
+        return replace(_tokenized(encodings), words=[encoding.word_ids for encoding in encodings])
+
+    def _encode(
+        self, texts: Sequence[Any], max_length: int, *, is_pretokenized: bool = False
+    ) -> list[tokenizers.Encoding]:
         self.backend.enable_truncation(max_length)
         try:
-            encodings = self.backend.encode_batch(list(texts))
+            return self.backend.encode_batch(list(texts), is_pretokenized=is_pretokenized)
         finally:
             self.backend.no_truncation()
-        return Tokenized(
-            ids=[encoding.ids for encoding in encodings],
-            segments=[encoding.type_ids for encoding in encodings],
-            num_truncated=sum(bool(encoding.overflowing) for encoding in encodings),
-        )
+
+
+def _tokenized(encodings: Sequence[tokenizers.Encoding]) -> Tokenized:
+    return Tokenized(
+        ids=[encoding.ids for encoding in encodings],
+        segments=[encoding.type_ids for encoding in encodings],
+        num_truncated=sum(bool(encoding.overflowing) for encoding in encodings),
+    )
 
 
 def read_tokenizer(artifact: Artifact) -> Tokenizer | None:

@@ -18,7 +18,7 @@ from halfpint.checkpoints.families import Inexpressible
 from halfpint.checkpoints.hub import find_folder
 from halfpint.checkpoints.read import read_network
 from halfpint.checkpoints.sentence import read_embedding_head
-from halfpint.config import EmbeddingHead, ModelConfig
+from halfpint.config import TOKEN_HEADS, EmbeddingHead, ModelConfig
 from halfpint.data.tokenizer import Tokenizer, read_tokenizer, require_fit
 from halfpint.engines.save import save_artifact
 from halfpint.model.batch import Batch, Limits, lengths_of
@@ -174,9 +174,6 @@ class Model:
 
 
 _NOTHING: Array = np.empty(0)
-
-TOKEN_HEADS = ("masked_lm", "token", "span")
-"""Heads that answer for every token."""
 
 
 def _check_texts(texts: Sequence[str]) -> None:

@@ -24,6 +24,7 @@ from halfpint.checkpoints.adapter import ForeignEncoder
 from halfpint.checkpoints.sentence import write_embedding_head
 from halfpint.checkpoints.write import Written, write_network
 from halfpint.config import EmbeddingHead
+from halfpint.data.pipelines import is_own, write_companions
 from halfpint.data.tokenizer import COMPANIONS, VOCABULARIES, Tokenizer, read_tokenizer
 from halfpint.model.network import Network
 
@@ -101,13 +102,17 @@ def _write_foreign(module: ForeignEncoder, source: Artifact | None, staging: Pat
 
 
 def _write_tokenizer(tokenizer: Tokenizer | None, source: Artifact | None, staging: Path) -> None:
-    _copy(source, COMPANIONS, staging)
-    if tokenizer is not None:
-        tokenizer.save(staging / "tokenizer.json")
-    if source is not None:
-        stored = read_tokenizer(source)
-        if tokenizer is None or (stored is not None and stored.to_json() == tokenizer.to_json()):
-            _copy(source, VOCABULARIES, staging)
+    if tokenizer is None:
+        _copy(source, (*COMPANIONS, *VOCABULARIES), staging)
+        return
+    tokenizer.save(staging / "tokenizer.json")
+    stored = read_tokenizer(source) if source is not None else None
+    if stored is not None and stored.to_json() == tokenizer.to_json():
+        _copy(source, (*COMPANIONS, *VOCABULARIES), staging)
+    elif is_own(tokenizer):
+        write_companions(staging, tokenizer)
+    else:
+        _copy(source, COMPANIONS, staging)
 
 
 def _copy(source: Artifact | None, names: tuple[str, ...], staging: Path) -> None:

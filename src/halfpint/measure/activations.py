@@ -23,7 +23,7 @@ from halfpint.config import (
     TokenHead,
 )
 from halfpint.measure.weights import summed_width, weights
-from halfpint.model.backends import gpu_backend
+from halfpint.model.backends import MAX_FUSED_WIDTH, gpu_backend
 
 Precision = Literal["fp32", "bf16"]
 Device = Literal["cuda", "cpu"]
@@ -49,9 +49,11 @@ def activation_bytes(
     shared block:
     - of a linear layer its input (under autocast a bf16 copy of its own wherever the input is float32);
     - of gelu its input, of relu and tanh their output;
-    - of layer norm its input, mean and reciprocal deviation, of NoNorm its input; under CUDA's autocast both
-      work in float32, on a float32 copy where the input is bf16;
-    - of dropout its mask, where it drops: one byte a value on CUDA, a value's size on the CPU;
+    - of layer norm its input, mean and reciprocal deviation, of NoNorm its input, and bf16 copies of their weights
+      where they work on bf16 states (the CPU's layer norm needs none);
+    - of the end of a layer's half (linear, dropout, residual, layer norm), which is one kernel on CUDA in bf16, the
+      linear layer's input, what is normed, its mean and reciprocal deviation; the mask is not kept;
+    - of dropout elsewhere its mask, where it drops: one byte a value on CUDA, a value's size on the CPU;
     - of attention queries, keys, values, the output and one float32 log-sum-exp for each head and token. CUDA's
       flash attention, which serves longer sequences, pads head sizes to multiples of 8 and keeps 16 bytes of random
       state; on the CPU the pieces of the output are kept beside the joined one;
@@ -106,6 +108,8 @@ class Tape:
     cpu: bool
     flash: bool
     saved: set[Value] = field(default_factory=set)
+    seed: Value = field(default_factory=lambda: Value(1, 1, 8))
+    """Of all dropout that the one kernel does."""
 
     def save(self, value: Value) -> Value:
         self.saved.add(value)
@@ -139,11 +143,23 @@ class Tape:
         return Value(x.rows, x.columns, max(x.itemsize, y.itemsize))
 
     def norm(self, x: Value, kind: Norm) -> Value:
-        x = self.save(x if self.cpu else self.cast(x, 4))
+        self.save(x)
         if kind == "layer_norm":
             self.save_new(x.rows, 2, 4)
-        # NoNorm's weights are float32, and so is what it returns.
-        return Value(x.rows, x.columns, x.itemsize if kind == "layer_norm" else 4)
+        if x.itemsize == 2 and (kind == "no_norm" or not self.cpu):
+            # bf16 copies of what it multiplies with; CUDA's layer norm keeps its bias, too.
+            self.save_new(1 if kind == "no_norm" else 2, x.columns, 2)
+        return Value(x.rows, x.columns, x.itemsize)
+
+    def close_half(self, x: Value, residual: Value, kind: Norm, dropout: float) -> Value:
+        """A linear layer, dropout, the residual and the norm, which are one kernel on a GPU in half precision."""
+        out = self.linear(x, residual.columns)
+        if self.cpu or kind == "no_norm" or residual.itemsize != 2 or residual.columns > MAX_FUSED_WIDTH:
+            return self.norm(self.add(self.dropout(out, dropout), residual), kind)
+        self.save_new(out.rows, out.columns, 2)  # what is normed
+        self.save_new(out.rows, 2, 4)
+        self.save(self.seed)
+        return Value(out.rows, out.columns, 2)
 
     def gather(self, x: Value, rows: int) -> Value:
         """Chosen rows, by an index that is made for it."""
@@ -178,6 +194,7 @@ def _embeddings(tape: Tape, config: EncoderConfig) -> Value:
     if config.embedding_projection == "words":
         inputs = Value(tape.tokens, config.embedding_size * (3 if config.trigram else 1), 4)
         states = tape.add(tape.linear(inputs, config.hidden_size), states)
+    states = tape.cast(states, 2 if tape.autocast else 4)
     states = tape.dropout(tape.norm(states, config.norm), config.dropout)
     return tape.linear(states, config.hidden_size) if config.embedding_projection == "sum" else states
 
@@ -191,21 +208,16 @@ def _attention(tape: Tape, config: EncoderConfig, heads: int, hidden: Value) -> 
         qkv = Value(joined.rows, 3 * inner, joined.itemsize)
     else:
         qkv = tape.linear(narrow, 3 * inner)
-    out = tape.linear(tape.attend(qkv, heads, config.head_size), width)
-    out = tape.dropout(out, 0.0 if config.bottleneck_size else config.dropout)
-    return tape.norm(tape.add(out, narrow), config.norm)
+    attended = tape.attend(qkv, heads, config.head_size)
+    return tape.close_half(attended, narrow, config.norm, 0.0 if config.bottleneck_size else config.dropout)
 
 
 def _ffn(tape: Tape, config: EncoderConfig, size: int, attended: Value, hidden: Value) -> Value:
     for index in range(config.num_ffns):
         closing = index == config.num_ffns - 1 and not config.bottleneck_size
-        out = tape.linear(tape.linear(attended, size, config.activation), config.block_size)
-        out = tape.dropout(out, config.dropout if closing else 0.0)
-        attended = tape.norm(tape.add(out, attended), config.norm)
-    if not config.bottleneck_size:
-        return attended
-    out = tape.dropout(tape.linear(attended, config.hidden_size), config.dropout)
-    return tape.norm(tape.add(out, hidden), config.norm)
+        inner = tape.linear(attended, size, config.activation)
+        attended = tape.close_half(inner, attended, config.norm, config.dropout if closing else 0.0)
+    return tape.close_half(attended, hidden, config.norm, config.dropout) if config.bottleneck_size else attended
 
 
 def _pooler(tape: Tape, config: EncoderConfig, hidden: Value, sequences: int) -> Value | None:

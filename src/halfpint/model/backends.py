@@ -1,4 +1,4 @@
-"""Which kernel attends on a GPU. Free of torch, so that costs can be counted without it."""
+"""Which kernels run on a GPU. Free of torch, so that costs can be counted without it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ SHORT = 256
 """The longest sequence for which small tiles are faster than flash attention's."""
 MAX_SHORT_HEAD = 128
 """Small tiles of larger heads do not fit the registers."""
+
+MAX_FUSED_WIDTH = 4096
+"""A row of wider states does not fit a program of the kernel that ends a layer's halves."""
 
 
 def gpu_backend(longest: int, head_size: int) -> Literal["short", "flash"]:

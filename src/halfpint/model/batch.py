@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, Protocol
@@ -149,15 +149,33 @@ class Batch:
     def to(self, device: torch.device | str) -> Batch:
         """The same batch elsewhere. On its way to a GPU it goes through pinned memory, so nobody waits for it."""
         pins = torch.device(device).type == "cuda" and self.device.type == "cpu"
+        return (self.pin() if pins else self)._map(lambda each: each.to(device, non_blocking=pins))
 
-        def move(value: Any) -> Any:
+    def pin(self) -> Batch:
+        """The same batch in memory that a GPU reads by itself."""
+        return self._map(lambda each: each if each.is_pinned() else each.pin_memory())
+
+    def copy_from(self, other: Batch) -> None:
+        """Take over the tensors of a batch of the same shape, in place, for a CUDA graph that reads them here."""
+        assert self.longest == other.longest
+        for mine, theirs in zip(self._tensors(), other._tensors(), strict=True):
+            mine.copy_(theirs, non_blocking=True)
+
+    def _tensors(self) -> Iterator[Tensor]:
+        for item in fields(self):
+            value = getattr(self, item.name)
             if isinstance(value, dict):
-                return {name: move(each) for name, each in value.items()}
-            if not isinstance(value, Tensor):
-                return value
-            return value.pin_memory().to(device, non_blocking=True) if pins else value.to(device)
+                yield from value.values()
+            elif isinstance(value, Tensor):
+                yield value
 
-        return dataclasses.replace(self, **{item.name: move(getattr(self, item.name)) for item in fields(self)})
+    def _map(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        def changed(value: Any) -> Any:
+            if isinstance(value, dict):
+                return {name: change(each) for name, each in value.items()}
+            return change(value) if isinstance(value, Tensor) else value
+
+        return dataclasses.replace(self, **{item.name: changed(getattr(self, item.name)) for item in fields(self)})
 
     def with_targets(self, targets: Tensor) -> Batch:
         return dataclasses.replace(self, targets=targets)

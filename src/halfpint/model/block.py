@@ -9,13 +9,13 @@ Letters in comments: T tokens, H hidden size, B block size (H, or the bottleneck
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from halfpint.config import EncoderConfig
 from halfpint.model.attention import AttentionPlan, attend
 from halfpint.model.linear import Linear
 from halfpint.model.norm import make_norm
+from halfpint.model.residual import Noise, close_half
 
 
 class Projection(nn.Module):
@@ -51,12 +51,12 @@ class AttentionBlock(nn.Module):
         self.output = Linear(inner, width)
         self.norm = make_norm(config.norm, width, config.norm_eps)
 
-    def forward(self, hidden: Tensor, plan: AttentionPlan) -> tuple[Tensor, Tensor]:
+    def forward(self, hidden: Tensor, plan: AttentionPlan, noise: Noise) -> tuple[Tensor, Tensor]:
         narrow = self.bottleneck(hidden) if hasattr(self, "bottleneck") else hidden
         qkv = self.project(hidden, narrow).unflatten(1, (3, self.num_heads, self.head_size))
-        attended = attend(qkv, plan)
-        out = F.dropout(self.output(attended.flatten(1)), self.dropout, self.training)
-        return self.norm(out + narrow), qkv
+        attended = attend(qkv, plan).flatten(1)
+        dropout = self.dropout if self.training else 0.0
+        return close_half(attended, self.output, narrow, self.norm, dropout, noise), qkv
 
     def project(self, hidden: Tensor, narrow: Tensor) -> Tensor:
         """Queries, keys and values side by side: (T, 3 · h · d)."""
@@ -77,10 +77,9 @@ class FeedForward(nn.Module):
         self.down = Linear(ffn_size, config.block_size)
         self.norm = make_norm(config.norm, config.block_size, eps)
 
-    def forward(self, x: Tensor) -> Tensor:
-        out = F.dropout(self.down(self.up(x, self.activation)), self.dropout, self.training)
-        normed: Tensor = self.norm(out + x)
-        return normed
+    def forward(self, x: Tensor, noise: Noise) -> Tensor:
+        dropout = self.dropout if self.training else 0.0
+        return close_half(self.up(x, self.activation), self.down, x, self.norm, dropout, noise)
 
 
 class FeedForwardBlock(nn.Module):
@@ -105,10 +104,10 @@ class FeedForwardBlock(nn.Module):
             self.expand = Linear(config.block_size, config.hidden_size)
             self.norm = make_norm(config.norm, config.hidden_size, config.norm_eps)
 
-    def forward(self, attended: Tensor, hidden: Tensor) -> Tensor:
+    def forward(self, attended: Tensor, hidden: Tensor, noise: Noise) -> Tensor:
         for feed_forward in self.stack:
-            attended = feed_forward(attended)
+            attended = feed_forward(attended, noise)
         if not hasattr(self, "expand"):
             return attended
-        out: Tensor = self.norm(F.dropout(self.expand(attended), self.dropout, self.training) + hidden)
-        return out
+        dropout = self.dropout if self.training else 0.0
+        return close_half(attended, self.expand, hidden, self.norm, dropout, noise)

@@ -43,8 +43,14 @@ class Embeddings(nn.Module):
         states = states + self.positions(batch.positions + config.position_offset)
         if config.num_token_types:
             states = states + self.token_types(batch.segments)
-        states = F.dropout(self.norm(states), config.dropout, self.training)
+        states = F.dropout(self.norm(states.to(compute_dtype(states))), config.dropout, self.training)
         return self.project(states) if config.embedding_projection == "sum" else states
+
+
+def compute_dtype(states: Tensor) -> torch.dtype:
+    """The dtype that the layers will work in: autocast's, where it is on."""
+    device = states.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
 
 
 def _with_neighbours(words: Tensor, slots: Tensor) -> Tensor:

@@ -12,9 +12,10 @@ from halfpint.model import attention
 from halfpint.model.attention import AttentionPlan, plan_attention
 from halfpint.model.batch import Batch
 from halfpint.model.block import AttentionBlock, FeedForwardBlock
-from halfpint.model.embeddings import Embeddings
+from halfpint.model.embeddings import Embeddings, compute_dtype
 from halfpint.model.initialize import initialize
 from halfpint.model.linear import Linear
+from halfpint.model.residual import Noise
 from halfpint.model.taps import NO_TAPS, Tapped, Taps
 
 
@@ -45,18 +46,19 @@ class Encoder(nn.Module):
         hidden = self.embeddings(batch)
         plan = plan_attention(
             batch,
-            _compute_dtype(hidden),
+            compute_dtype(hidden),
             self.config.head_size,
             dropout=self.config.attention_dropout if self.training else 0.0,
             padding=taps.need_padding,
         )
+        noise = Noise(hidden, wanted=self.training and self.config.dropout > 0)
         tapped = Tapped()
         if 0 in taps.hidden:
             tapped.hidden[0] = hidden
         sharing = self.config.sharing
         for layer, (attention_index, ffn_index) in enumerate(zip(sharing.attention, sharing.ffn, strict=True), start=1):
-            attended, qkv = self.attention[attention_index](hidden, plan)
-            hidden = self.ffn[ffn_index](attended, hidden)
+            attended, qkv = self.attention[attention_index](hidden, plan, noise)
+            hidden = self.ffn[ffn_index](attended, hidden, noise)
             _tap(tapped, taps, layer, hidden, qkv, plan)
         return Output(hidden, self.pool(hidden, batch), tapped)
 
@@ -65,12 +67,6 @@ class Encoder(nn.Module):
             return None
         first = hidden[batch.first_tokens()]
         return torch.tanh(self.pooler(first)) if self.config.pooler == "tanh" else first
-
-
-def _compute_dtype(hidden: Tensor) -> torch.dtype:
-    """The dtype that attention will see: autocast's, where it is on."""
-    device = hidden.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
 
 
 def _tap(tapped: Tapped, taps: Taps, layer: int, hidden: Tensor, qkv: Tensor, plan: AttentionPlan) -> None:

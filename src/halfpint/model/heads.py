@@ -27,6 +27,7 @@ from halfpint.config import (
 from halfpint.model.batch import Batch
 from halfpint.model.encoder import Output
 from halfpint.model.linear import Linear, linear
+from halfpint.model.norm import LayerNorm
 
 
 class MaskedLM(nn.Module):
@@ -42,7 +43,7 @@ class MaskedLM(nn.Module):
         # ALBERT transforms to E; the others stay in H and MobileBERT decodes from there.
         width = config.embedding_size if config.embedding_projection == "sum" else config.hidden_size
         self.transform = Linear(config.hidden_size, width)
-        self.norm = nn.LayerNorm(width, eps=config.norm_eps)
+        self.norm = LayerNorm(width, eps=config.norm_eps)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
         if width > config.embedding_size:
             # Used as a matrix, not as a layer, so it is never packed.

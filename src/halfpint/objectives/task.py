@@ -1,7 +1,8 @@
 """The losses of the tasks: one for each kind of head, on labels that ride in the batch.
 
-Labels are `batch.per_slot["label"]` (a class, a row of zeros and ones, numbers, the right option, or the start and
-the end of an answer within its sequence) or `batch.per_token["label"]`. Filler has none and counts nothing.
+Labels are `batch.per_slot["label"]` (a class, a row of zeros and ones, numbers, the right option, the cosine of a row's
+texts, or the start and the end of an answer within its sequence) or `batch.per_token["label"]`. Filler has none and
+counts nothing.
 Letters in comments: T tokens, S sequence slots, L labels.
 """
 
@@ -113,10 +114,15 @@ def _choice(scores: Tensor, batch: Batch, _: HeadConfig) -> Tensor:
 
 
 def _embedding(vectors: Tensor, batch: Batch, _: HeadConfig) -> Tensor:
-    """Each row's first text against the second texts of all rows (and all further ones), at the slot of the first."""
+    """Of each row, at the slot of its first text: the squared error of its cosine with the second where that is
+    labelled, else its cross-entropy over the second texts of all rows and all further ones.
+    """
+    partner = (torch.arange(batch.num_slots, device=batch.device) + 1).clamp(max=batch.num_slots - 1)
+    if "label" in batch.per_slot:
+        cosines = F.cosine_similarity(vectors, vectors[partner], dim=1)
+        return (cosines - batch.per_slot["label"].float()).square()
     others = (batch.row != FILLER) & ~first_of_row(batch)
     likeness = (vectors @ vectors.t() / TEMPERATURE).masked_fill(~others[None, :], -1e4)
-    partner = (torch.arange(batch.num_slots, device=batch.device) + 1).clamp(max=batch.num_slots - 1)
     return F.cross_entropy(likeness, partner, reduction="none")
 
 

@@ -21,17 +21,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from halfpint.data.loader import Loader, prefetch
 from halfpint.model.batch import Batch
+from halfpint.model.encoder import Encoder
 from halfpint.model.network import Network
-from halfpint.model.taps import Taps
-from halfpint.objectives.objective import Objective, Seen
+from halfpint.objectives.objective import Objective
 from halfpint.train.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
-from halfpint.train.optimizers import make_optimizer, optimizer_tensors, restore_optimizer
 from halfpint.train.parallel import Ranks
 from halfpint.train.settings import Settings, SettingsError
+from halfpint.train.step import Step
 
 Event = dict[str, Any]
 Watcher = Callable[[Event], None]
@@ -88,7 +88,10 @@ def train(
     """
     ranks = Ranks.here()
     device = next(network.parameters()).device
-    run = _Run(network, objectives, settings, device, ranks, identity=_identity(settings, loader, fingerprint))
+    # Batches of one shape, of a network that compiles whole, are one CUDA graph.
+    graphed = device.type == "cuda" and loader.shape is not None and isinstance(network.encoder, Encoder)
+    step = Step(network, objectives, settings, ranks, graphed=graphed)
+    run = _Run(step, identity=_identity(settings, loader, fingerprint))
     state = State()
     num_steps = settings.epochs * loader.num_steps
     with _own_randomness(device, settings.seed + ranks.rank), _deferred_interrupt() as interrupted:
@@ -96,16 +99,16 @@ def train(
             state = run.restore(found)
         begin = saved = logged = time.monotonic()
         first = state.step
-        for step, batches in _steps(loader, settings.epochs, first):
-            loss = run.step(batches, settings.rate(step, num_steps))
-            state.step = step + 1
+        for number, batches in _steps(loader, settings.epochs, first, pinned=device.type == "cuda"):
+            loss = step(batches, settings.rate(number, num_steps))
+            state.step = number + 1
             now = time.monotonic()
             if now - logged > LOG_SECONDS or state.step in (first + 1, num_steps):
                 logged = now
                 done = state.step - first
                 event = {"event": "step", "step": state.step, "steps": num_steps, "loss": _checked(loss, state.step)}
                 event |= {
-                    "lr": settings.rate(step, num_steps),
+                    "lr": settings.rate(number, num_steps),
                     "rows_per_second": done * settings.batch / (now - begin),
                 }
                 _tell(watchers, event, ranks)
@@ -125,85 +128,28 @@ def train(
             if ended:
                 break
         seconds = time.monotonic() - begin
-    run.finish(state)
+    run.finish()
     _tell(watchers, {"event": "end", "step": state.step, "seconds": seconds}, ranks)
     return Outcome(state, state.step - first, seconds)
 
 
 class _Run:
-    """The parts that a step works on."""
+    """A step, the best weights so far, and how both become a checkpoint."""
 
-    def __init__(
-        self,
-        network: Network,
-        objectives: Sequence[tuple[Objective, float]],
-        settings: Settings,
-        device: torch.device,
-        ranks: Ranks,
-        identity: dict[str, Any],
-    ) -> None:
-        self.network, self.objectives, self.settings = network, objectives, settings
-        self.device, self.ranks, self.identity = device, ranks, identity
-        learned = [objective.modules for objective, _ in objectives if objective.modules is not None]
-        self.trained = nn.ModuleList([network, *learned]).train()
-        self.parameters = [each for each in self.trained.parameters() if each.requires_grad]
-        self.optimizer = make_optimizer(self.parameters, settings)
-        self.taps = _joined([objective.taps for objective, _ in objectives])
+    def __init__(self, step: Step, identity: dict[str, Any]) -> None:
+        self.step, self.identity = step, identity
         self.best: dict[str, Tensor] = {}
-        self.loss = torch.compile(self._loss, fullgraph=True, dynamic=False) if device.type == "cuda" else self._loss
-
-    def step(self, batches: Sequence[Batch], lr: float) -> Tensor:
-        """One update; the step's loss, or this rank's share of it."""
-        moved = [batch.to(self.device) for batch in batches]
-        scales = self._scales(moved)
-        total = torch.zeros((), device=self.device)
-        for batch in moved:
-            loss = self.loss(batch, scales)
-            loss.backward()
-            total += loss.detach()
-        self.ranks.sum_gradients(self.parameters)
-        if self.settings.clip:
-            nn.utils.clip_grad_norm_(self.parameters, self.settings.clip)
-        for group in self.optimizer.param_groups:
-            group["lr"] = lr
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        return total
-
-    def _scales(self, batches: Sequence[Batch]) -> list[dict[str, Tensor]]:
-        """For each objective, by loss, its weight over the count of the step."""
-        scales = []
-        for objective, weight in self.objectives:
-            counts = torch.zeros(len(objective.names), device=self.device)
-            for batch in batches:
-                counted = objective.counts(batch)
-                counts += torch.stack([counted[name].float() for name in objective.names])
-            whole = self.ranks.sum(counts).clamp(min=1e-9)
-            scales.append({name: weight / count for name, count in zip(objective.names, whole, strict=True)})
-        return scales
-
-    def _loss(self, batch: Batch, scales: list[dict[str, Tensor]]) -> Tensor:
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.settings.precision == "bf16"):
-            output = self.network.encoder(batch, self.taps)
-            kinds = {kind for objective, _ in self.objectives for kind in objective.heads}
-            answers = {kind: self.network.answer(kind, output, batch) for kind in sorted(kinds)}
-        seen = Seen(output, answers)
-        total = torch.zeros((), device=self.device)
-        for (objective, _), scale in zip(self.objectives, scales, strict=True):
-            for name, value in objective.losses(seen, batch).items():
-                total = total + value * scale[name]
-        return total
 
     def keep_best(self) -> None:
-        self.best = {name: value.detach().clone() for name, value in self.network.state_dict().items()}
+        self.best = {name: value.detach().clone() for name, value in self.step.weights().items()}
 
     def checkpoint(self, state: State) -> Checkpoint:
         random = {"cpu": torch.get_rng_state()}
-        if self.device.type == "cuda":
-            random["cuda"] = torch.cuda.get_rng_state(self.device)
+        if self.step.device.type == "cuda":
+            random["cuda"] = torch.cuda.get_rng_state(self.step.device)
         tensors = {
-            "model": dict(self.trained.state_dict()),
-            "optimizer": optimizer_tensors(self.optimizer),
+            "model": self.step.weights(),
+            "optimizer": self.step.update.tensors(),
             "random": random,
             "best": self.best,
         }
@@ -218,28 +164,28 @@ class _Run:
                     f"the checkpoint of step {found.step} is of another run: its {name} is {theirs.get(name)!r}, "
                     f"not {ours!r}; give another --out, or remove the checkpoint"
                 )
-        self.trained.load_state_dict(found.tensors["model"])
-        restore_optimizer(self.optimizer, found.tensors["optimizer"])
-        self.best = {name: value.to(self.device) for name, value in found.tensors["best"].items()}
+        self.step.load_weights(found.tensors["model"])
+        self.step.update.restore(found.tensors["optimizer"])
+        self.best = {name: value.to(self.step.device) for name, value in found.tensors["best"].items()}
         torch.set_rng_state(found.tensors["random"]["cpu"])
-        if self.device.type == "cuda":
-            torch.cuda.set_rng_state(found.tensors["random"]["cuda"], self.device)
+        if self.step.device.type == "cuda":
+            torch.cuda.set_rng_state(found.tensors["random"]["cuda"], self.step.device)
         values = found.values["state"]
         return State(**{**values, "best_score": -math.inf if values["best_score"] is None else values["best_score"]})
 
-    def finish(self, state: State) -> None:
+    def finish(self) -> None:
         if self.best:
-            self.network.load_state_dict(self.best)
-        self.trained.eval()
+            self.step.load_weights(self.best)
+        self.step.finish()
 
 
 def _note_evaluation(run: _Run, state: State, evaluate: Evaluate, watchers: Sequence[Watcher], ranks: Ranks) -> None:
     """Evaluate on the first rank, whose word counts."""
     improved = False
     if ranks.is_first:
-        run.trained.eval()
-        metrics = dict(evaluate(run.network))
-        run.trained.train()
+        run.step.trained.eval()
+        metrics = dict(evaluate(run.step.network))
+        run.step.trained.train()
         event = {"event": "evaluation", "step": state.step, **metrics}
         state.history.append(event)
         improved = metrics["score"] > state.best_score
@@ -250,12 +196,12 @@ def _note_evaluation(run: _Run, state: State, evaluate: Evaluate, watchers: Sequ
         _tell(watchers, event, ranks)
 
 
-def _steps(loader: Loader, epochs: int, first: int) -> Iterator[tuple[int, list[Batch]]]:
+def _steps(loader: Loader, epochs: int, first: int, *, pinned: bool) -> Iterator[tuple[int, list[Batch]]]:
     """All steps from a given one on, with their numbers."""
     for epoch in range(first // loader.num_steps, epochs):
         begin = max(0, first - epoch * loader.num_steps)
         numbered = range(epoch * loader.num_steps + begin, (epoch + 1) * loader.num_steps)
-        yield from zip(numbered, prefetch(loader.steps(epoch, begin)), strict=True)
+        yield from zip(numbered, prefetch(loader.steps(epoch, begin), pinned=pinned), strict=True)
 
 
 def _is_due(step: int, steps_per_epoch: int, evaluations: int) -> bool:
@@ -272,11 +218,6 @@ def _identity(settings: Settings, loader: Loader, fingerprint: str) -> dict[str,
         "tokens": loader.encoded.num_tokens,
         "run": fingerprint,
     }
-
-
-def _joined(every: Sequence[Taps]) -> Taps:
-    names = ("hidden", "scores", "probabilities", "vectors")
-    return Taps(**{name: tuple(sorted({layer for taps in every for layer in getattr(taps, name)})) for name in names})
 
 
 def _checked(loss: Tensor, step: int) -> float:

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+OptimizerName = Literal["adamw", "lamb", "muon"]
 Schedule = Literal["linear", "cosine", "constant"]
 Precision = Literal["fp32", "bf16"]
 
@@ -21,6 +22,7 @@ class Settings:
     epochs: int = 3
     batch: int = 32
     """Rows of a step."""
+    optimizer: OptimizerName = "adamw"
     lr: float = 1e-4
     schedule: Schedule = "linear"
     warmup: float = 0.1
@@ -47,7 +49,7 @@ class Settings:
             _require(getattr(self, name) >= 0, f"{name} is {getattr(self, name)}; it cannot be negative")
         for name in ("warmup", "beta1", "beta2"):
             _require(0 <= getattr(self, name) < 1, f"{name} is {getattr(self, name)}; it must be in [0, 1)")
-        for name, kinds in (("schedule", Schedule), ("precision", Precision)):
+        for name, kinds in (("optimizer", OptimizerName), ("schedule", Schedule), ("precision", Precision)):
             value = getattr(self, name)
             _require(value in get_args(kinds), f"{name} is {value!r}; it is one of {', '.join(get_args(kinds))}")
 
