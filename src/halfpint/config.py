@@ -23,6 +23,8 @@ Problem = Literal["single_label", "multi_label", "regression"]
 Pooling = Literal["mean", "cls"]
 Pooler = Literal["none", "tanh", "first"]
 Dense = Literal["tanh", "relu"]
+Precision = Literal["fp32", "bf16"]
+"""What is computed in: bf16 is autocast, over float32 weights."""
 
 SHARING_NAMES = ("none", "attention", "ffn", "all")
 

@@ -183,18 +183,18 @@ def test_calibration_makes_confidence_what_it_says() -> None:
     scores = 10.0 * np.eye(3)[shown]
     table = table_of([SINGLE.labels[each] for each in labels])
     encoded = SINGLE.encode(table, BERT, 64)
-    fitted = SINGLE.calibrate(table, scores)
+    fitted = SINGLE.calibrate(table, encoded, scores)
     assert fitted.temperature > 1
     assert SINGLE.measure(SINGLE.judge(table, encoded, scores))["calibration_error"] > 0.25
     assert fitted.measure(fitted.judge(table, encoded, scores))["calibration_error"] < 0.01
     assert np.array_equal(fitted.decide(scores), SINGLE.decide(scores))
-    assert NUMBER.calibrate(table, scores) is NUMBER
+    assert NUMBER.calibrate(table, encoded, scores) is NUMBER
 
 
 def test_calibration_draws_a_line_for_each_label() -> None:
     table = table_of([["x"], ["x"], [], ["y"]])
     scores = np.array([[-2.0, -9], [-2, -9], [-4, 5], [-4, 9]])
-    fitted = SEVERAL.calibrate(table, scores)
+    fitted = SEVERAL.calibrate(table, SEVERAL.encode(table, BERT, 64), scores)
     assert fitted.thresholds is not None
     assert fitted.decide(scores).tolist() == SEVERAL.read_labels(table).tolist()
     assert SEVERAL.decide(scores).tolist() != SEVERAL.read_labels(table).tolist()
@@ -203,7 +203,7 @@ def test_calibration_draws_a_line_for_each_label() -> None:
 def test_the_unsure_can_be_left_unanswered() -> None:
     table = table_of(["a", "b", "a", "b"])
     scores = np.array([[5.0, 0, 0], [0, 4, 0], [0, 1, 0], [1, 0, 0]])
-    fitted = SINGLE.calibrate(table, scores, precision=1.0)
+    fitted = SINGLE.abstain(table, SINGLE.encode(table, BERT, 64), scores, 1.0)
     answers = fitted.answer(table, fitted.encode(table, BERT, 64), scores)
     assert answers["prediction"].to_pylist() == ["a", "b", None, None]
     assert SINGLE.answer(table, SINGLE.encode(table, BERT, 64), scores)["prediction"].to_pylist() == [

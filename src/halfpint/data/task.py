@@ -70,6 +70,9 @@ class Task(Protocol):
     def measure(self, judged: Judged) -> dict[str, float]:
         """All metrics of these rows, by name."""
 
+    def calibrate(self, table: pa.Table, encoded: Encoded, scores: Array) -> Task:
+        """With what labelled rows that were not trained on (dev's) teach: a temperature, thresholds; often nothing."""
+
     def answer(self, table: pa.Table, encoded: Encoded, scores: Array) -> pa.Table:
         """What is predicted, as columns, one row a row."""
 

@@ -199,20 +199,23 @@ class TextTask:
             found["calibration_error"] = expected_calibration_error(sure, right)
         return found
 
-    def calibrate(self, table: pa.Table, scores: Array, *, precision: float | None = None) -> TextTask:
-        """With the temperature and thresholds that fit these rows (dev's); and, to be right so often, abstaining."""
+    def calibrate(self, table: pa.Table, encoded: Encoded, scores: Array) -> TextTask:
+        """With the temperature that fits these rows (dev's), and of several labels the threshold of each."""
         if self.problem == "regression":
             return self
         labels = self.read_labels(table)
         if self.problem == "multi_label":
             fitted = replace(self, temperature=fit_temperature_multi_label(scores, labels))
             return replace(fitted, thresholds=tuple(fit_thresholds(fitted.probabilities(scores), labels).tolist()))
-        fitted = replace(self, temperature=fit_temperature(scores, labels))
-        if precision is None:
-            return fitted
-        sure = fitted.probabilities(scores).max(axis=1)
-        line = abstention_threshold(sure, fitted.decide(scores) == labels, precision)
-        return replace(fitted, abstain_below=line.threshold)
+        return replace(self, temperature=fit_temperature(scores, labels))
+
+    def abstain(self, table: pa.Table, encoded: Encoded, scores: Array, precision: float) -> TextTask:
+        """With the confidence below which nothing is answered, so that on these rows so many answers are right."""
+        if self.problem != "single_label":
+            raise DataError(f"only a task of one label a row can abstain; this one is {self.problem}")
+        sure = self.probabilities(scores).max(axis=1)
+        line = abstention_threshold(sure, self.decide(scores) == self.read_labels(table), precision)
+        return replace(self, abstain_below=line.threshold)
 
     def answer(self, table: pa.Table, encoded: Encoded, scores: Array) -> pa.Table:
         """`prediction`, and the probability of each label under its name."""

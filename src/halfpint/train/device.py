@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from halfpint.config import Precision
 from halfpint.doctor import processor_facts
-from halfpint.train.settings import Precision, SettingsError
+from halfpint.train.settings import SettingsError
 
 
 def find_device(name: str | None = None) -> torch.device:

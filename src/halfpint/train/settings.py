@@ -6,9 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from halfpint.config import Precision
+
 OptimizerName = Literal["adamw", "lamb", "muon"]
 Schedule = Literal["linear", "cosine", "constant"]
-Precision = Literal["fp32", "bf16"]
 
 
 class SettingsError(ValueError):

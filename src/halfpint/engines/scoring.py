@@ -8,11 +8,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from halfpint.config import TOKEN_HEADS
+from halfpint.config import TOKEN_HEADS, Precision
 from halfpint.data.encoded import Encoded, ranges
 from halfpint.data.loader import Loader
 from halfpint.model.network import Network
-from halfpint.train.settings import Precision
 
 ROWS_AT_ONCE = 64
 TOKENS_AT_ONCE = {"cpu": 4096, "cuda": 65536}
