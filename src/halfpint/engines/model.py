@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -19,8 +20,12 @@ from halfpint.checkpoints.hub import find_folder
 from halfpint.checkpoints.read import read_network
 from halfpint.checkpoints.sentence import read_embedding_head
 from halfpint.config import TOKEN_HEADS, EmbeddingHead, ModelConfig
+from halfpint.data.sources import read
+from halfpint.data.task import Task
+from halfpint.data.tasks import read_task
 from halfpint.data.tokenizer import Tokenizer, read_tokenizer, require_fit
 from halfpint.engines.save import save_artifact
+from halfpint.engines.scoring import score_rows
 from halfpint.model.batch import Batch, Limits, lengths_of
 from halfpint.model.encoder import Encoder, Output
 from halfpint.model.heads import embed
@@ -139,6 +144,52 @@ class Model:
             over_tokens=False,
         )
         return np.stack(vectors)
+
+    @property
+    def task(self) -> Task | None:
+        """What it was trained for, as `halfpint.json` says."""
+        told = self.source.metadata.get("task") if self.source else None
+        return read_task(told) if told else None
+
+    @property
+    def task_length(self) -> int:
+        """The longest sequence it was trained on for its task."""
+        told = self.source.metadata.get("max_length") if self.source else None
+        return min(told, self.max_length) if isinstance(told, int) else self.max_length
+
+    def answer(self, table: pa.Table) -> pa.Table:
+        """What its task predicts for the rows of a table: one row each, the task's columns."""
+        task, tokenizer = self.require_task()
+        encoded = task.encode(table, tokenizer, self.task_length, labelled=False)
+        assert isinstance(self.module, Network)
+        return task.answer(table, encoded, score_rows(self.module, encoded, task.head))
+
+    def predict(self, rows: Sequence[str] | Sequence[tuple[str, str]] | Sequence[Mapping[str, Any]]) -> list[Any]:
+        """A dict of answers for each text, each pair of texts, or each row with the columns of the task."""
+        columns = self.require_task()[0].columns
+        if len(rows) == 0:
+            raise ValueError("no rows: give at least one")
+        names = [name for name in (columns.text, columns.pair) if name is not None]
+        wanted = "a text" if len(names) == 1 else "a pair of texts"
+        dicts = []
+        for number, row in enumerate(rows):
+            parts = (row,) if isinstance(row, str) else row
+            if not isinstance(parts, Mapping) and len(parts) != len(names):
+                raise ValueError(f"row {number} is {row!r}; give {wanted}, or a dict with {', '.join(names)}")
+            dicts.append(dict(parts) if isinstance(parts, Mapping) else dict(zip(names, parts, strict=True)))
+        return self.answer(read(dicts).tables["train"]).to_pylist()
+
+    def require_task(self) -> tuple[Task, Tokenizer]:
+        """Its task and tokenizer, or words on what it lacks."""
+        task = self.task
+        if task is None:
+            raise ArtifactError(
+                "this model was not trained for a task by Halfpint, so it has no answers to predict; "
+                "train it (halfpint finetune), or ask it for embed, encode or logits"
+            )
+        if self.tokenizer is None:
+            raise ArtifactError("this model has no tokenizer.json, so it takes ids (logits), not texts")
+        return task, self.tokenizer
 
     def _network_with_head(self, head: str | None) -> tuple[Network, str]:
         heads = [kind for kind in self.module.heads if kind != "embedding"] if isinstance(self.module, Network) else []
