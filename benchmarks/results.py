@@ -9,8 +9,6 @@ the highest over the rounds: of the ratio, or of `ours` where there is no peer; 
 from __future__ import annotations
 
 import json
-import os
-import platform
 import statistics
 import subprocess
 from collections.abc import Sequence
@@ -19,14 +17,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from benchmarks.reference import ROOT
+from halfpint.doctor import describe_hardware
 
 RESULTS = ROOT / "results"
-
-# Instruction sets that decide how fast an encoder can be.
-_FLAGS_OF_NOTE = (
-    "avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8",
-    "asimddp", "bf16", "i8mm", "sve",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -71,7 +64,7 @@ def write_results(name: str, command: str, rows: Sequence[Row], folder: Path = R
         "command": command,
         "commit": commit(),
         "date": datetime.now(UTC).date().isoformat(),
-        "hardware": hardware(),
+        "hardware": describe_hardware(),
         "rows": [asdict(row) for row in rows],
     }
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
@@ -92,32 +85,3 @@ def _git(*arguments: str) -> str | None:
     except (OSError, subprocess.CalledProcessError):
         return None
     return done.stdout.strip()
-
-
-def hardware() -> str:
-    """The processor, its cores and instruction sets, and the accelerator where there is one."""
-    facts = _cpuinfo()
-    flags = facts.get("flags", facts.get("Features", "")).split()
-    cores = len(os.sched_getaffinity(0))
-    parts = [facts.get("model name", platform.processor() or platform.machine()), f"{cores} cores"]
-    parts += [" ".join(flag for flag in _FLAGS_OF_NOTE if flag in flags)]
-    parts += [gpu] if (gpu := _gpu()) else []
-    return ", ".join(part for part in parts if part)
-
-
-def _cpuinfo() -> dict[str, str]:
-    """The first processor of /proc/cpuinfo."""
-    path = Path("/proc/cpuinfo")
-    if not path.exists():
-        return {}
-    lines = path.read_text(encoding="utf-8").split("\n\n")[0].splitlines()
-    pairs = (line.partition(":") for line in lines)
-    return {name.strip(): value.strip() for name, _, value in pairs}
-
-
-def _gpu() -> str | None:
-    try:
-        import torch
-    except ImportError:
-        return None
-    return torch.cuda.get_device_name() if torch.cuda.is_available() else None

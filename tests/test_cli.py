@@ -19,9 +19,9 @@ import typer
 from rich.console import Console
 
 import halfpint as hp
-from halfpint import cli
 from halfpint.checkpoints.random import write_random
-from halfpint.cli import TimeLeft, app
+from halfpint.cli import frame
+from halfpint.cli.frame import TimeLeft, app
 from halfpint.config import EncoderConfig, ModelConfig
 from tests.checkpoints.folders import make_other, write_bert
 from tests.command import assert_refused, run_command
@@ -32,7 +32,17 @@ TINY = EncoderConfig.uniform(vocab_size=40, hidden_size=24, num_layers=2, num_he
 CONTRACT = {
     "profile": {"MODEL…", "--measure", "--batch", "--length", "--device", "--precision", "--thorough", "--json"},
     "doctor": {"--json"},
-}
+    "finetune": {
+        "DATA", "--model", "--out", "--task", "--text", "--label", "--pair", "--columns", "--seeds", "--seed",
+        "--epochs", "--batch", "--lr", "--max-length", "--device", "--precision", "--from-scratch", "--class-weights",
+        "--abstain", "--set", "--allow-weak", "--overwrite", "--tensorboard", "--json",
+    },
+    "evaluate": {
+        "ARTIFACT", "DATA", "--split", "--task", "--text", "--label", "--pair", "--columns", "--max-length", "--device",
+        "--precision", "--json",
+    },
+    "rerun": {"RUN.TOML", "--out", "--overwrite", "--json"},
+}  # fmt: skip
 
 
 def parameters(command: object) -> set[str]:
@@ -291,8 +301,8 @@ def test_the_time_left_is_an_estimate_until_the_first_is_done() -> None:
 
 def test_a_measurement_shows_how_far_it_is_and_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = io.StringIO()
-    monkeypatch.setattr(cli, "err", Console(file=screen, force_terminal=True, width=120))
-    with cli._progress(15) as progress:
+    monkeypatch.setattr(frame, "err", Console(file=screen, force_terminal=True, width=120))
+    with frame.show_progress(15) as progress:
         task = progress.add_task("measuring bert-tiny", total=4, completed=1)
         progress.refresh()
         progress.advance(task)

@@ -15,31 +15,49 @@ if TYPE_CHECKING:
     from halfpint.engines.model import Model, load
     from halfpint.measure.profile import Profile, profile
     from halfpint.presets import PRESETS, preset
+    from halfpint.train.evaluate import Evaluation, evaluate
+    from halfpint.train.finetune import Finetuned, finetune
+    from halfpint.train.rerun import rerun
 
 _HOMES = {
     "EncoderConfig": "halfpint.config",
+    "Evaluation": "halfpint.train.evaluate",
+    "Finetuned": "halfpint.train.finetune",
     "Model": "halfpint.engines.model",
     "ModelConfig": "halfpint.config",
     "PRESETS": "halfpint.presets",
     "Profile": "halfpint.measure.profile",
     "Sharing": "halfpint.config",
+    "evaluate": "halfpint.train.evaluate",
+    "finetune": "halfpint.train.finetune",
     "load": "halfpint.engines.model",
     "preset": "halfpint.presets",
     "profile": "halfpint.measure.profile",
+    "rerun": "halfpint.train.rerun",
 }
 
-_NEED_TORCH = ("halfpint.engines.model",)
+_NEED_TORCH = (
+    "halfpint.engines.model",
+    "halfpint.train.evaluate",
+    "halfpint.train.finetune",
+    "halfpint.train.rerun",
+)
 
 __all__ = [
     "PRESETS",
     "EncoderConfig",
+    "Evaluation",
+    "Finetuned",
     "Model",
     "ModelConfig",
     "Profile",
     "Sharing",
+    "evaluate",
+    "finetune",
     "load",
     "preset",
     "profile",
+    "rerun",
 ]
 
 __version__ = "0.1.0"

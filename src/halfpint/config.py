@@ -396,8 +396,12 @@ def to_dict(config: ModelConfig) -> dict[str, Any]:
     """Plain values, as they stand in Halfpint's own `config.json`."""
     return {
         "encoder": dataclasses.asdict(config.encoder),
-        "heads": [{"kind": head.kind, **dataclasses.asdict(head)} for head in config.heads],
+        "heads": [head_to_dict(head) for head in config.heads],
     }
+
+
+def head_to_dict(head: HeadConfig) -> dict[str, Any]:
+    return {"kind": head.kind, **dataclasses.asdict(head)}
 
 
 def from_dict(values: Mapping[str, Any]) -> ModelConfig:
@@ -410,13 +414,16 @@ def from_dict(values: Mapping[str, Any]) -> ModelConfig:
         raise ConfigError(f"not a Halfpint config: {error!r} is missing or malformed") from error
     return ModelConfig(
         encoder=_build(EncoderConfig, {**encoder, "sharing": _build(Sharing, sharing)}),
-        heads=tuple(_build(_head_class(head.pop("kind", None)), head) for head in heads),
+        heads=tuple(head_from_dict(head) for head in heads),
     )
 
 
-def _head_class(kind: object) -> type:
+def head_from_dict(values: Mapping[str, Any]) -> HeadConfig:
+    """The reverse of `head_to_dict`."""
+    kind = values.get("kind")
     _require(isinstance(kind, str) and kind in HEADS, f"unknown head {kind!r}; it is one of {', '.join(HEADS)}")
-    return HEADS[str(kind)]
+    head: HeadConfig = _build(HEADS[str(kind)], {name: value for name, value in values.items() if name != "kind"})
+    return head
 
 
 def _build(cls: type, values: Mapping[str, Any]) -> Any:

@@ -99,6 +99,22 @@ def processor_facts() -> dict[str, str]:
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
+def describe_hardware() -> str:
+    """The processor, its cores and instruction sets, and the accelerator where there is one, in one line."""
+    facts = processor_facts()
+    name = facts.get("model name", platform.processor() or platform.machine())
+    flags = " ".join(flag for flag in INSTRUCTIONS if flag in _flags(facts))
+    return ", ".join(filter(None, [name, f"{usable_cores()} cores", flags, _gpu_name()]))
+
+
+def _gpu_name() -> str | None:
+    if importlib.util.find_spec("torch") is None:
+        return None
+    import torch
+
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else None
+
+
 def usable_cores() -> int:
     """The cores this process may use, which may be fewer than the machine has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -159,7 +159,7 @@ def test_texts_are_embedded_by_the_folder_s_pooling(tmp_path: Path) -> None:
 def test_of_an_encoder_decoder_there_is_the_encoder(tmp_path: Path) -> None:
     theirs = make_other("bart")
     theirs.save_pretrained(tmp_path)
-    encoder = hp.load(tmp_path).module
+    encoder = hp.load(tmp_path).encoder
     assert sum(each.numel() for each in encoder.parameters()) == sum(
         each.numel() for each in theirs.get_encoder().parameters()
     )
@@ -194,7 +194,7 @@ def test_a_missing_pooler_is_not_made_up(tmp_path: Path) -> None:
     theirs = randomize(transformers.MPNetForMaskedLM(OTHERS["mpnet"]))
     theirs.save_pretrained(tmp_path)
     with pytest.warns(UserWarning, match="no use for"):
-        encoder = hp.load(tmp_path).module
+        encoder = hp.load(tmp_path).encoder
     output = encoder(Batch.from_ids([[7, 8]]))
     assert output.pooled is None
     assert_close(output.hidden, alone(theirs.mpnet, [7, 8]).last_hidden_state[0])
@@ -204,7 +204,7 @@ def test_a_pooler_that_is_there_pools(tmp_path: Path) -> None:
     theirs = make_other("mpnet")
     theirs.save_pretrained(tmp_path)
     ids = draw_ids()
-    pooled = hp.load(tmp_path).module(Batch.from_ids(ids)).pooled
+    pooled = hp.load(tmp_path).encoder(Batch.from_ids(ids)).pooled
     assert_close(pooled, torch.cat([alone(theirs, each).pooler_output for each in ids]))
 
 

@@ -51,7 +51,7 @@ def test_a_twin_of_other_values_is_a_decoder_of_its_own(family: str, twin: str, 
         read_network(read_artifact(folder))
     with pytest.warns(UserWarning, match=r"no use for .*: the transformers adapter keeps the encoder alone"):
         model = hp.load(folder)
-    assert isinstance(model.module, ForeignEncoder)
+    assert isinstance(model.encoder, ForeignEncoder)
 
 
 def test_a_decoder_without_a_head_is_told(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def test_a_model_of_the_adapter_has_no_config_of_ours(tmp_path: Path) -> None:
     model = hp.load(tmp_path)
     assert model.config is None
     assert model.max_length == 18
-    assert model.encoder is model.module
+    assert model.encoder is model.module.encoder
 
 
 def test_states_come_one_array_a_sequence_in_the_order_given(bert: hp.Model) -> None:

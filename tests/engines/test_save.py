@@ -186,7 +186,7 @@ def test_a_pooler_of_random_numbers_is_not_saved_as_a_trained_one(tmp_path: Path
 
     save_file(tensors, tmp_path / "old" / "model.safetensors", {"format": "pt"})
     folder = hp.load(tmp_path / "old").save(tmp_path / "new")
-    assert not hp.load(folder).module.pools
+    assert not hp.load(folder).encoder.pools
 
 
 def test_the_adapter_s_pooling_is_kept(tmp_path: Path) -> None:

@@ -19,7 +19,8 @@ from halfpint.data.loader import Loader
 from halfpint.model.network import Network
 from halfpint.objectives.task import TaskObjective
 from halfpint.train.checkpoint import steps_of
-from halfpint.train.loop import TrainingFailed, train
+from halfpint.train.failures import TrainingFailed
+from halfpint.train.loop import train
 from halfpint.train.settings import Settings, SettingsError
 from tests.train.processes import SETTINGS, run, weights
 from tests.train.samples import HEADS, LONGEST, VOCABULARY, draw_rows

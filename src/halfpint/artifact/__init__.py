@@ -7,11 +7,12 @@
 
 from halfpint.artifact.folder import Artifact, read_artifact, read_card, write_card
 from halfpint.artifact.manifest import ArtifactError, write_metadata
-from halfpint.artifact.swap import recover, replace_folder
+from halfpint.artifact.swap import hold_folder, recover, replace_folder
 
 __all__ = [
     "Artifact",
     "ArtifactError",
+    "hold_folder",
     "read_artifact",
     "read_card",
     "recover",

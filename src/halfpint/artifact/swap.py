@@ -69,6 +69,16 @@ def replace_folder(out: Path | str, *, overwrite: bool = False) -> Iterator[Path
             raise
 
 
+@contextmanager
+def hold_folder(folder: Path | str) -> Iterator[bool]:
+    """Keep other processes from a folder that need not be there yet; say whether nobody else does so."""
+    places = _Places.beside(folder)
+    with _explained(places.out):
+        places.out.parent.mkdir(parents=True, exist_ok=True)
+    with places.locked(LOCK_PATIENCE) as held:
+        yield held
+
+
 def recover(folder: Path | str) -> None:
     """After a crash, put the old or the new folder in place and clean up. A writer at work is left alone."""
     places = _Places.beside(folder)

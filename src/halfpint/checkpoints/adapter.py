@@ -33,6 +33,8 @@ T = TypeVar("T")
 ENDLESS = 1_000_000
 COMPARES_SEGMENTS = ("xlnet",)
 """Architectures without a table of token types, which only ask whether two tokens have the same."""
+ENDS_WITH_CLASS = ("xlnet",)
+"""Architectures whose tokenizers put the token that stands for a sequence at its end."""
 
 
 class ForeignEncoder(nn.Module):
@@ -58,6 +60,13 @@ class ForeignEncoder(nn.Module):
     @property
     def num_layers(self) -> int:
         return int(self.config.num_hidden_layers)
+
+    @property
+    def hidden_size(self) -> int:
+        size = getattr(self.config, "hidden_size", None) or getattr(self.config, "d_model", None)
+        if not isinstance(size, int):
+            raise ArtifactError(f"the config of {self.name} says no hidden_size, so no head can be put on it")
+        return size
 
     @property
     def vocab_size(self) -> int:
@@ -95,7 +104,7 @@ class ForeignEncoder(nn.Module):
         for layer in taps.probabilities:
             tapped.probabilities[layer] = attentions[layer - 1] * both
         pooled = result.get("pooler_output") if self.pools else None
-        return Output(padding.unpad(result.last_hidden_state), pooled, tapped)
+        return Output(padding.unpad(result.last_hidden_state), pooled, tapped, self.name in ENDS_WITH_CLASS)
 
     def _inputs(self, batch: Batch, padding: Padding) -> dict[str, Tensor]:
         inputs = {

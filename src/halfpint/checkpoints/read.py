@@ -79,15 +79,19 @@ def read_network(artifact: Artifact, *, dtype: torch.dtype = torch.float32) -> N
         else:
             names = as_stored(family.names(description.config), family, tensors)
             _check_twins(family, description.config, tensors)
-        _require_all(names, expected, tensors, artifact.folder)
-        state = {
-            name: _assemble(name, names[name], shape, tensors, artifact.folder).to(dtype)
-            for name, shape in expected.items()
-        }
+        state = read_state(names, expected, tensors, artifact.folder, dtype)
         unread = tensors.unread
     network.load_state_dict(state, assign=True)
     warn_of_unread(artifact.folder, unread)
     return network.eval()
+
+
+def read_state(
+    names: Names, expected: dict[str, Shape], tensors: Tensors, folder: Path, dtype: torch.dtype
+) -> dict[str, Tensor]:
+    """Every tensor that is expected, by our names; one that is missing or has another shape is named."""
+    _require_all(names, expected, tensors, folder)
+    return {name: _assemble(name, names[name], shape, tensors, folder).to(dtype) for name, shape in expected.items()}
 
 
 def warn_of_unread(folder: Path, names: Iterable[str], why: str = "") -> None:

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from halfpint.artifact import Artifact, ArtifactError
-from halfpint.config import EmbeddingHead, EncoderConfig, Pooling
+from halfpint.config import EmbeddingHead, Pooling
 
 _MODES: dict[str, Pooling] = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
 MODULES = ("Transformer", "Pooling", "Normalize")
 """What a sentence encoder is made of here; its states go through these in this order."""
+
+
+class Sizes(Protocol):
+    """What sentence-transformers is told of an encoder; every `EncoderConfig` says it."""
+
+    @property
+    def hidden_size(self) -> int: ...
+    @property
+    def num_positions(self) -> int: ...
 
 
 def read_embedding_head(artifact: Artifact) -> EmbeddingHead | None:
@@ -59,7 +68,7 @@ def _read_modules(artifact: Artifact) -> dict[str, str]:
     return paths
 
 
-def write_embedding_head(folder: Path, head: EmbeddingHead, encoder: EncoderConfig) -> None:
+def write_embedding_head(folder: Path, head: EmbeddingHead, encoder: Sizes) -> None:
     """The files by which sentence-transformers opens the folder."""
     modules = [("0", "", "Transformer"), ("1", "1_Pooling", "Pooling")]
     if head.normalize:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from halfpint.artifact import Artifact, ArtifactError, read_artifact
-from halfpint.checkpoints.adapter import ForeignEncoder, read_foreign
+from halfpint.checkpoints.adapter import ForeignEncoder
 from halfpint.checkpoints.families import Inexpressible
+from halfpint.checkpoints.foreign_network import AnyNetwork, has_foreign_heads, read_foreign_network
 from halfpint.checkpoints.hub import find_folder
 from halfpint.checkpoints.read import read_network
 from halfpint.checkpoints.sentence import read_embedding_head
@@ -44,7 +46,7 @@ class Model:
 
     def __init__(
         self,
-        module: Network | ForeignEncoder,
+        module: AnyNetwork,
         tokenizer: Tokenizer | None,
         embedding: EmbeddingHead | None,
         source: Artifact | None = None,
@@ -63,7 +65,7 @@ class Model:
 
     @property
     def encoder(self) -> Encoder | ForeignEncoder:
-        return self.module.encoder if isinstance(self.module, Network) else self.module
+        return self.module.encoder
 
     @property
     def limits(self) -> Limits:
@@ -93,10 +95,12 @@ class Model:
         license: str | None = None,
         facts: Mapping[str, str] | None = None,
         metadata: Mapping[str, Any] | None = None,
+        files: Mapping[str, Path] | None = None,
     ) -> Path:
         """Write all of it as a folder in the Hub's layout; a folder that is there is replaced only by `overwrite`.
 
-        `title`, `base_model`, `license` and `facts` go into the model card, `metadata` into `halfpint.json`.
+        `title`, `base_model`, `license` and `facts` go into the model card, `metadata` into `halfpint.json`; `files`
+        are copied into the folder, by their names there.
         """
         return save_artifact(
             out,
@@ -110,6 +114,7 @@ class Model:
             license=license,
             facts=facts,
             metadata=metadata,
+            files=files,
         )
 
     def encode(self, ids: Ids, segments: Ids | None = None) -> list[Array]:
@@ -121,29 +126,36 @@ class Model:
 
         `head` names it, where the model has several.
         """
-        network, kind = self._network_with_head(head)
+        kind = self._find_head(head)
         return self._run(
-            ids, segments, lambda batch, output: network.answer(kind, output, batch), over_tokens=kind in TOKEN_HEADS
+            ids,
+            segments,
+            lambda batch, output: self.module.answer(kind, output, batch),
+            over_tokens=kind in TOKEN_HEADS,
         )
 
     def embed(self, texts: Sequence[str]) -> Array:
         """One vector for each text: (texts, hidden)."""
+        vectors, num_cut = self.embed_and_count(texts)
+        if num_cut:
+            warnings.warn(
+                f"{num_cut} of {len(texts)} texts have more than {self.max_length} tokens and were cut", stacklevel=2
+            )
+        return vectors
+
+    def embed_and_count(self, texts: Sequence[str]) -> tuple[Array, int]:
+        """The same, and how many of the texts were cut, of which nothing is said here."""
         if self.tokenizer is None:
             raise ArtifactError("this model has no tokenizer.json, so it takes ids (encode), not texts")
         _check_texts(texts)
         tokenized = self.tokenizer(texts, self.max_length)
-        if tokenized.num_truncated:
-            warnings.warn(
-                f"{tokenized.num_truncated} of {len(texts)} texts have more than {self.max_length} tokens and were cut",
-                stacklevel=2,
-            )
         vectors = self._run(
             tokenized.ids,
             tokenized.segments,
-            lambda batch, output: embed(output.hidden, batch, self.embedding),
+            lambda batch, output: embed(output, batch, self.embedding),
             over_tokens=False,
         )
-        return np.stack(vectors)
+        return np.stack(vectors), tokenized.num_truncated
 
     @property
     def task(self) -> Task | None:
@@ -159,10 +171,13 @@ class Model:
 
     def answer(self, table: pa.Table) -> pa.Table:
         """What its task predicts for the rows of a table: one row each, the task's columns."""
+        return self.answer_and_count(table)[0]
+
+    def answer_and_count(self, table: pa.Table) -> tuple[pa.Table, int]:
+        """The same, and how many of the rows were cut."""
         task, tokenizer = self.require_task()
         encoded = task.encode(table, tokenizer, self.task_length, labelled=False)
-        assert isinstance(self.module, Network)
-        return task.answer(table, encoded, score_rows(self.module, encoded, task.head))
+        return task.answer(table, encoded, score_rows(self.module, encoded, task.head)), encoded.num_truncated
 
     def predict(self, rows: Sequence[str] | Sequence[tuple[str, str]] | Sequence[Mapping[str, Any]]) -> list[Any]:
         """A dict of answers for each text, each pair of texts, or each row with the columns of the task."""
@@ -177,7 +192,8 @@ class Model:
             if not isinstance(parts, Mapping) and len(parts) != len(names):
                 raise ValueError(f"row {number} is {row!r}; give {wanted}, or a dict with {', '.join(names)}")
             dicts.append(dict(parts) if isinstance(parts, Mapping) else dict(zip(names, parts, strict=True)))
-        return self.answer(read(dicts).tables["train"]).to_pylist()
+        answers: list[Any] = self.answer(read(dicts).tables["train"]).to_pylist()
+        return answers
 
     def require_task(self) -> tuple[Task, Tokenizer]:
         """Its task and tokenizer, or words on what it lacks."""
@@ -191,16 +207,16 @@ class Model:
             raise ArtifactError("this model has no tokenizer.json, so it takes ids (logits), not texts")
         return task, self.tokenizer
 
-    def _network_with_head(self, head: str | None) -> tuple[Network, str]:
-        heads = [kind for kind in self.module.heads if kind != "embedding"] if isinstance(self.module, Network) else []
+    def _find_head(self, head: str | None) -> str:
+        """The kind of the head that is meant."""
+        heads = [kind for kind in self.module.heads if kind != "embedding"]
         listed = ", ".join(heads)
         if (head is not None and head not in heads) or not heads:
             wanted = f"no {head} head" if head else "no head"
             raise ValueError(f"this model has {wanted} (it has: {listed or 'only the encoder'})")
         if head is None and len(heads) > 1:
             raise ValueError(f"this model has several heads ({listed}); say which: head={heads[0]!r}, for one")
-        assert isinstance(self.module, Network)
-        return self.module, head or heads[0]
+        return head or heads[0]
 
     def _run(
         self, ids: Ids, segments: Ids | None, answer: Callable[[Batch, Output], Tensor], *, over_tokens: bool
@@ -275,17 +291,20 @@ def load(
     `verify=False` takes an artifact as it is, though its files are not those that were hashed.
     """
     artifact = read_artifact(find_folder(name, revision=revision), verify=verify)
-    module: Network | ForeignEncoder
-    try:
-        module = read_network(artifact, dtype=dtype)
-        # One of Halfpint's own format has it in its config, or beside it like everybody else.
-        embedding = module.config.head("embedding") or read_embedding_head(artifact)
-    except Inexpressible:
-        module = read_foreign(artifact, dtype=dtype)
-        embedding = read_embedding_head(artifact)
+    module = _read_module(artifact, dtype)
+    # It is one of the heads, or described as everybody else does.
+    embedding = module.head_config("embedding") or read_embedding_head(artifact)
     assert embedding is None or isinstance(embedding, EmbeddingHead)
     tokenizer = read_tokenizer(artifact)
     model = Model(module, tokenizer, embedding, artifact)
     if tokenizer is not None:
         require_fit(tokenizer, model.limits.vocab_size, artifact.folder)
     return model
+
+
+def _read_module(artifact: Artifact, dtype: torch.dtype) -> AnyNetwork:
+    # An encoder that a family could express, such as that of an untied masked LM, has its heads beside it all the same.
+    if not has_foreign_heads(artifact):
+        with suppress(Inexpressible):
+            return read_network(artifact, dtype=dtype)
+    return read_foreign_network(artifact, dtype=dtype)

@@ -5,7 +5,7 @@ What is notable:
   that the model came from, and vocabulary files only while they still say the same;
 - how `embed` pools is written for encoders, in the words of sentence-transformers;
 - a model of the transformers adapter is written as `transformers` writes it, an encoder alone under the names it has
-  in the whole model.
+  in the whole model; its heads lie beside it in a file of their own.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import Any
 from safetensors.torch import save_file
 
 from halfpint.artifact import Artifact, ArtifactError, read_card, replace_folder, write_card, write_metadata
-from halfpint.checkpoints.adapter import ForeignEncoder
-from halfpint.checkpoints.sentence import write_embedding_head
+from halfpint.checkpoints.foreign_network import AnyNetwork, ForeignNetwork, write_heads
+from halfpint.checkpoints.sentence import read_embedding_head, write_embedding_head
 from halfpint.checkpoints.write import Written, write_network
 from halfpint.config import EmbeddingHead
 from halfpint.data.pipelines import is_own, write_companions
@@ -36,7 +36,7 @@ POOLING = ("modules.json", "sentence_bert_config.json", "config_sentence_transfo
 
 def save_artifact(
     out: Path | str,
-    module: Network | ForeignEncoder,
+    module: AnyNetwork,
     tokenizer: Tokenizer | None,
     embedding: EmbeddingHead,
     source: Artifact | None,
@@ -47,16 +47,23 @@ def save_artifact(
     license: str | None = None,
     facts: Mapping[str, str] | None = None,
     metadata: Mapping[str, Any] | None = None,
+    files: Mapping[str, Path] | None = None,
 ) -> Path:
-    """Write the folder whole or not at all; what is given goes into the card, and metadata into `halfpint.json`."""
+    """Write the folder whole or not at all; what is given goes into the card, and metadata into `halfpint.json`.
+
+    `files` are copied into it, by their names there.
+    """
     out = Path(out).expanduser()
     with replace_folder(out, overwrite=overwrite) as staging:
         if isinstance(module, Network):
             written = _write_own(module, embedding, staging)
         else:
-            written = _write_foreign(module, source, staging)
+            written = _write_foreign(module, embedding, source, staging)
         _write_tokenizer(tokenizer, source, staging)
         _copy(source, LICENCES, staging)
+        for name, path in (files or {}).items():
+            (staging / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, staging / name)
         parameters = f"{sum(each.numel() for each in module.parameters()):,}"
         told = {"parameters": parameters, "format": written.format, **(facts or {})}
         # The weights are still the source's unless the caller says otherwise.
@@ -80,25 +87,40 @@ def _write_own(network: Network, embedding: EmbeddingHead, staging: Path) -> Wri
     return written
 
 
-def _write_foreign(module: ForeignEncoder, source: Artifact | None, staging: Path) -> Written:
+def _write_foreign(
+    network: ForeignNetwork, embedding: EmbeddingHead, source: Artifact | None, staging: Path
+) -> Written:
+    encoder = network.encoder
     # A pooler that was filled with random numbers is left out, or it would come back as a trained one.
     kept = {
         name: tensor
-        for name, tensor in module.model.state_dict().items()
-        if module.pools or not name.startswith("pooler.")
+        for name, tensor in encoder.model.state_dict().items()
+        if encoder.pools or not name.startswith("pooler.")
     }
-    if getattr(module.config, "is_encoder_decoder", False):
-        module.config.save_pretrained(staging)
+    if getattr(encoder.config, "is_encoder_decoder", False):
+        encoder.config.save_pretrained(staging)
         names = {f"encoder.{name}": tensor.detach().cpu().clone() for name, tensor in kept.items()}
         save_file(names, staging / "model.safetensors", {"format": "pt"})
     else:
-        model: Any = module.model
+        model: Any = encoder.model
         model.save_pretrained(staging, state_dict=kept)
-    if source is not None and source.has("modules.json"):
+    if heads := write_heads(network, staging):
+        write_metadata(staging, heads=heads)
+    _write_foreign_pooling(network, embedding, source, staging)
+    return Written(encoder.name, None)
+
+
+def _write_foreign_pooling(
+    network: ForeignNetwork, embedding: EmbeddingHead, source: Artifact | None, staging: Path
+) -> None:
+    head = network.head_config("embedding")
+    wanted = head if isinstance(head, EmbeddingHead) else embedding
+    if source is not None and source.has("modules.json") and read_embedding_head(source) == wanted:
         modules = json.loads(source.path("modules.json").read_text(encoding="utf-8"))
         folders = [module["path"] for module in modules if module["path"]]
         _copy(source, (*POOLING, *(f"{folder}/config.json" for folder in folders)), staging)
-    return Written(module.name, None)
+    elif head is not None or wanted != EmbeddingHead():
+        write_embedding_head(staging, wanted, network.encoder)
 
 
 def _write_tokenizer(tokenizer: Tokenizer | None, source: Artifact | None, staging: Path) -> None:

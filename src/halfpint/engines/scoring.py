@@ -8,16 +8,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from halfpint.checkpoints.foreign_network import AnyNetwork
 from halfpint.config import TOKEN_HEADS, Precision
 from halfpint.data.encoded import Encoded, ranges
 from halfpint.data.loader import Loader
-from halfpint.model.network import Network
 
 ROWS_AT_ONCE = 64
 TOKENS_AT_ONCE = {"cpu": 4096, "cuda": 65536}
 
 
-def score_rows(network: Network, encoded: Encoded, head: str, precision: Precision = "fp32") -> NDArray[Any]:
+def score_rows(network: AnyNetwork, encoded: Encoded, head: str, precision: Precision = "fp32") -> NDArray[Any]:
     """The head's scores in the order of `encoded`: of every sequence, (S, …), or of every token, (T, …)."""
     was_training = network.training
     network.eval()

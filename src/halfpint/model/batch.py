@@ -146,6 +146,10 @@ class Batch:
         """Index of every sequence's first token; of an empty slot, some token."""  # (S,)
         return self.cu_lengths[:-1].long().clamp(max=self.num_tokens - 1)
 
+    def last_tokens(self) -> Tensor:
+        """Index of every sequence's last token; of an empty slot, some token."""  # (S,)
+        return (self.cu_lengths[1:].long() - 1).clamp(min=0)
+
     def to(self, device: torch.device | str) -> Batch:
         """The same batch elsewhere. On its way to a GPU it goes through pinned memory, so nobody waits for it."""
         pins = torch.device(device).type == "cuda" and self.device.type == "cpu"

@@ -26,6 +26,12 @@ class Output:
     hidden: Tensor  # (T, H)
     pooled: Tensor | None  # (S, H)
     tapped: Tapped = field(default_factory=Tapped)
+    ends_with_class: bool = False
+    """Whether the token that stands for a sequence is its last; mostly it is the first."""
+
+    def class_tokens(self, batch: Batch) -> Tensor:
+        """Index of the token that stands for each sequence."""  # (S,)
+        return batch.last_tokens() if self.ends_with_class else batch.first_tokens()
 
 
 class Encoder(nn.Module):

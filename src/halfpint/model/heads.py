@@ -61,10 +61,10 @@ class MaskedLM(nn.Module):
 class Order(nn.Module):
     """Next sentence, sentence order, or StructBERT's three-way order: (S, classes)."""
 
-    def __init__(self, config: EncoderConfig, head: OrderHead) -> None:
+    def __init__(self, hidden_size: int, head: OrderHead) -> None:
         super().__init__()
         self.dropout = head.dropout
-        self.classifier = Linear(config.hidden_size, head.num_classes)
+        self.classifier = Linear(hidden_size, head.num_classes)
 
     def forward(self, output: Output, batch: Batch) -> Tensor:
         assert output.pooled is not None
@@ -73,14 +73,14 @@ class Order(nn.Module):
 
 
 class Classifier(nn.Module):
-    """A classifier of the first token, through the pooler or a dense layer of its own: (S, outputs)."""
+    """A classifier of the token that stands for a sequence, through the pooler or a dense layer: (S, outputs)."""
 
-    def __init__(self, config: EncoderConfig, head: SequenceHead | ChoiceHead, num_outputs: int) -> None:
+    def __init__(self, hidden_size: int, head: SequenceHead | ChoiceHead, num_outputs: int) -> None:
         super().__init__()
         self.head = head
         if head.dense:
-            self.dense = Linear(config.hidden_size, config.hidden_size)
-        self.classifier = Linear(config.hidden_size, num_outputs)
+            self.dense = Linear(hidden_size, hidden_size)
+        self.classifier = Linear(hidden_size, num_outputs)
 
     def forward(self, output: Output, batch: Batch) -> Tensor:
         scores: Tensor = self.classifier(F.dropout(self.pool(output, batch), self.head.dropout, self.training))
@@ -90,7 +90,7 @@ class Classifier(nn.Module):
         if self.head.dense is None:
             assert output.pooled is not None
             return output.pooled
-        first = output.hidden[batch.first_tokens()]
+        first = output.hidden[output.class_tokens(batch)]
         if self.head.dense == "relu":  # DistilBERT
             return F.relu(self.dense(first))
         return torch.tanh(self.dense(F.dropout(first, self.head.dropout, self.training)))  # RoBERTa
@@ -99,15 +99,15 @@ class Classifier(nn.Module):
 class Sequence(Classifier):
     """One score a label: (S, labels)."""
 
-    def __init__(self, config: EncoderConfig, head: SequenceHead) -> None:
-        super().__init__(config, head, len(head.labels))
+    def __init__(self, hidden_size: int, head: SequenceHead) -> None:
+        super().__init__(hidden_size, head, len(head.labels))
 
 
 class Choice(Classifier):
     """One score an option; options of one question share a row: (S,)."""
 
-    def __init__(self, config: EncoderConfig, head: ChoiceHead) -> None:
-        super().__init__(config, head, 1)
+    def __init__(self, hidden_size: int, head: ChoiceHead) -> None:
+        super().__init__(hidden_size, head, 1)
 
     def forward(self, output: Output, batch: Batch) -> Tensor:
         return super().forward(output, batch)[:, 0]
@@ -116,10 +116,10 @@ class Choice(Classifier):
 class Token(nn.Module):
     """Label scores of every token: (T, labels)."""
 
-    def __init__(self, config: EncoderConfig, head: TokenHead) -> None:
+    def __init__(self, hidden_size: int, head: TokenHead) -> None:
         super().__init__()
         self.dropout = head.dropout
-        self.classifier = Linear(config.hidden_size, len(head.labels))
+        self.classifier = Linear(hidden_size, len(head.labels))
 
     def forward(self, output: Output, batch: Batch) -> Tensor:
         scores: Tensor = self.classifier(F.dropout(output.hidden, self.dropout, self.training))
@@ -129,41 +129,42 @@ class Token(nn.Module):
 class Span(nn.Module):
     """Start and end scores of every token, (T, 2); `no_answer` adds a third column.
 
-    The third column is the score that a token's sequence holds no answer, made from its first token and
-    repeated along the sequence, so that the answer of this head, too, is one tensor over tokens.
+    The third column is the score that a token's sequence holds no answer, made from the token that stands for it
+    and repeated along the sequence, so that the answer of this head, too, is one tensor over tokens.
     """
 
-    def __init__(self, config: EncoderConfig, head: SpanHead) -> None:
+    def __init__(self, hidden_size: int, head: SpanHead) -> None:
         super().__init__()
         self.dropout = head.dropout
-        self.classifier = Linear(config.hidden_size, 2)
+        self.classifier = Linear(hidden_size, 2)
         if head.no_answer:
-            self.no_answer = Linear(config.hidden_size, 1)
+            self.no_answer = Linear(hidden_size, 1)
 
     def forward(self, output: Output, batch: Batch) -> Tensor:
         hidden = F.dropout(output.hidden, self.dropout, self.training)
         scores: Tensor = self.classifier(hidden)
         if not hasattr(self, "no_answer"):
             return scores
-        absent = self.no_answer(hidden[batch.first_tokens()])
+        absent = self.no_answer(hidden[output.class_tokens(batch)])
         return torch.cat([scores, absent[batch.slots()]], dim=1)
 
 
 class Embedding(nn.Module):
     """One vector a sequence: (S, H). An empty slot's mean is zero, its `cls` some other token."""
 
-    def __init__(self, config: EncoderConfig, head: EmbeddingHead) -> None:
+    def __init__(self, hidden_size: int, head: EmbeddingHead) -> None:
         super().__init__()
         self.head = head
 
     def forward(self, output: Output, batch: Batch) -> Tensor:
-        return embed(output.hidden, batch, self.head)
+        return embed(output, batch, self.head)
 
 
-def embed(hidden: Tensor, batch: Batch, head: EmbeddingHead) -> Tensor:
-    """The mean or the first of every sequence's states: (T, H) → (S, H)."""
+def embed(output: Output, batch: Batch, head: EmbeddingHead) -> Tensor:
+    """The mean of every sequence's states, or the state of the token that stands for it: (S, H)."""
+    hidden = output.hidden
     if head.pooling == "cls":
-        vectors = hidden[batch.first_tokens()]
+        vectors = hidden[output.class_tokens(batch)]
     else:
         sums = hidden.new_zeros(batch.num_slots, hidden.shape[1], dtype=torch.float32)
         sums = sums.index_add(0, batch.slots(), hidden.float())
@@ -172,8 +173,7 @@ def embed(hidden: Tensor, batch: Batch, head: EmbeddingHead) -> Tensor:
     return F.normalize(vectors, dim=1) if head.normalize else vectors
 
 
-_MODULES: dict[type, Callable[[EncoderConfig, Any], nn.Module]] = {
-    MaskedLMHead: MaskedLM,
+_MODULES: dict[type, Callable[[int, Any], nn.Module]] = {
     OrderHead: Order,
     SequenceHead: Sequence,
     TokenHead: Token,
@@ -184,4 +184,9 @@ _MODULES: dict[type, Callable[[EncoderConfig, Any], nn.Module]] = {
 
 
 def make_head(config: EncoderConfig, head: HeadConfig) -> nn.Module:
-    return _MODULES[type(head)](config, head)
+    return MaskedLM(config, head) if isinstance(head, MaskedLMHead) else make_plain_head(config.hidden_size, head)
+
+
+def make_plain_head(hidden_size: int, head: HeadConfig) -> nn.Module:
+    """One that needs to know nothing of its encoder but the width of its states."""
+    return _MODULES[type(head)](hidden_size, head)

@@ -33,6 +33,9 @@ class Network(nn.Module):
         words = self.encoder.embeddings.words.weight
         self.heads[head.kind] = module.to(words.device, words.dtype).train(self.training)
 
+    def head_config(self, kind: str) -> HeadConfig | None:
+        return self.config.head(kind)
+
     def drop_heads(self) -> None:
         self.config = ModelConfig(self.config.encoder)
         self.heads = nn.ModuleDict()

@@ -23,12 +23,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from halfpint.checkpoints.foreign_network import AnyNetwork
 from halfpint.data.loader import Loader, prefetch
 from halfpint.model.batch import Batch
 from halfpint.model.encoder import Encoder
-from halfpint.model.network import Network
 from halfpint.objectives.objective import Objective
 from halfpint.train.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from halfpint.train.failures import TrainingFailed
 from halfpint.train.parallel import Ranks
 from halfpint.train.settings import Settings, SettingsError
 from halfpint.train.step import Step
@@ -36,15 +37,11 @@ from halfpint.train.step import Step
 Event = dict[str, Any]
 Watcher = Callable[[Event], None]
 """Is given `{"event": "step" | "evaluation" | "end", "step", …}` as a run goes on."""
-Evaluate = Callable[[Network], Mapping[str, float]]
+Evaluate = Callable[[AnyNetwork], Mapping[str, float]]
 """Metrics of the network on held-out rows; `score` is the one that is maximised."""
 
 LOG_SECONDS = 0.5
 CHECKPOINT_SECONDS = 120.0
-
-
-class TrainingFailed(RuntimeError):
-    """A run that must not become a model; the message says why."""
 
 
 @dataclass
@@ -71,7 +68,7 @@ class Outcome:
 
 
 def train(
-    network: Network,
+    network: AnyNetwork,
     objectives: Sequence[tuple[Objective, float]],
     loader: Loader,
     settings: Settings,

@@ -5,7 +5,9 @@ Losses are divided by the counts of the whole step, all ranks together, so the s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -63,6 +65,21 @@ class Ranks:
         said = torch.tensor([int(value)])
         dist.broadcast(said, 0)
         return bool(said.item())
+
+
+@contextmanager
+def joined(device: torch.device) -> Iterator[Ranks]:
+    """Among the processes that `torchrun` has started, where it has; alone otherwise."""
+    if "RANK" not in os.environ or not dist.is_available() or dist.is_initialized():
+        yield Ranks.here()
+        return
+    if device.type == "cuda":
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    try:
+        yield Ranks.here()
+    finally:
+        dist.destroy_process_group()
 
 
 def _sum_bucket(gradients: list[Tensor]) -> None:

@@ -132,7 +132,8 @@ def _interval(mean: float, drawn: Sequence[float]) -> Interval:
     if not drawn:  # too rare to be in any draw
         return Interval(mean, None, None)
     low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Interval(mean, float(low), float(high))
+    # A figure that cannot be negative, such as a calibration error, is larger in most draws than in all rows.
+    return Interval(mean, min(mean, float(low)), max(mean, float(high)))
 
 
 def _runs(model: Judged | Sequence[Judged], which: str) -> list[Judged]:

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from halfpint.checkpoints.foreign_network import AnyNetwork
 from halfpint.model.batch import Batch
-from halfpint.model.network import Network
 from halfpint.model.taps import Taps
 from halfpint.objectives.objective import Objective, Seen
 from halfpint.train.gradients import EagerGradients, Gradients, GraphedGradients
@@ -28,7 +28,7 @@ class Step:
 
     def __init__(
         self,
-        network: Network,
+        network: AnyNetwork,
         objectives: Sequence[tuple[Objective, float]],
         settings: Settings,
         ranks: Ranks,

@@ -1,91 +1,24 @@
-"""The command line: one command a verb; parse, call, print.
-
-Exit codes: 0; 2 with one clear line on bad input; 130 when interrupted, 143 when ended by SIGTERM (129 by
-SIGHUP); 1 when something else broke.
-"""
+"""`profile` and `doctor`: what models cost, and what this machine can do."""
 
 from __future__ import annotations
 
 import json
-import signal
 from collections.abc import Callable, Iterator
-from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    SpinnerColumn,
-    Task,
-    TextColumn,
-    TimeElapsedColumn,
-)
 from rich.table import Table
 from rich.text import Text
-from typer.core import TyperGroup
 
-from halfpint import __version__
-from halfpint.measure.cost import SECONDS_A_MODEL, CostFailed
+from halfpint.cli.frame import AsJson, app, out, show_progress
+from halfpint.measure.cost import SECONDS_A_MODEL
 
 if TYPE_CHECKING:
     from halfpint.doctor import Diagnosis
     from halfpint.measure.profile import Profile
 
-
-class Verbs(TyperGroup):
-    """All commands; what goes wrong in one becomes one line and an exit code."""
-
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except KeyboardInterrupt:
-            raise _failure("interrupted", 130) from None
-        except ValueError as error:
-            # A user's mistake: every ValueError of ours says what was given, expected, and to be done.
-            raise _failure(f"halfpint: {error}", 2) from error
-        except CostFailed as error:
-            raise _failure(f"halfpint: {error}", 1) from error
-
-
-def _failure(message: str, code: int) -> typer.Exit:
-    err.print(Text(" ".join(message.split()), style="red"), soft_wrap=True)
-    return typer.Exit(code)
-
-
-app = typer.Typer(
-    cls=Verbs,
-    add_completion=False,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    help="Full-strength text encoders, half-pint size.",
-)
-out = Console()
-err = Console(stderr=True)
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
-
 WIDEST_NAME = 14
 """Of a column whose figures are narrower; longer names are folded, figures never."""
-
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        print(f"halfpint {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def main_options(
-    version: Annotated[
-        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
-    ] = False,
-) -> None:
-    pass
 
 
 @app.command()
@@ -109,7 +42,7 @@ def profile(
 
     options = {"batch": batch, "length": length, "device": device, "precision": precision, "thorough": thorough}
     profiles = []
-    with _progress(SECONDS_A_MODEL if measure else None) as progress:
+    with show_progress(SECONDS_A_MODEL if measure else None) as progress:
         task = progress.add_task("", total=len(models))
         for name in models:
             progress.update(task, description=f"{'measuring' if measure else 'counting'} {name}")
@@ -123,36 +56,6 @@ def profile(
     remarks = [_profile_caption(profiles), *(f"{each.model}: {each.note}" for each in profiles if each.note)]
     for remark in remarks:
         out.print(Text(remark, style="dim"))
-
-
-class TimeLeft(ProgressColumn):
-    """About how long the rest takes: by an estimate until the first is done, then by those that are."""
-
-    def __init__(self, seconds_each: float) -> None:
-        super().__init__()
-        self.seconds_each = seconds_each
-        self.done = 0.0
-
-    def render(self, task: Task) -> Text:
-        left = self.seconds_left(task.total or 0, task.completed, task.elapsed or 0)
-        return Text(f"about {left:.0f} s left" if left < 100 else f"about {left / 60:.0f} min left")
-
-    def seconds_left(self, total: float, done: float, elapsed: float) -> float:
-        # Taken anew only when one more is done: in between, elapsed / done would grow and the rest with it.
-        if done > self.done:
-            self.done, self.seconds_each = done, elapsed / done
-        return max(0, total * self.seconds_each - elapsed)
-
-
-def _progress(seconds_each: float | None) -> Progress:
-    """What is being done, how far it is and how long it takes; nothing where nobody watches."""
-    columns: list[ProgressColumn] = [SpinnerColumn(), TextColumn("{task.description}", markup=False)]
-    if seconds_each is not None:
-        columns += [BarColumn(bar_width=20), MofNCompleteColumn()]
-    columns.append(TimeElapsedColumn())
-    if seconds_each is not None:
-        columns.append(TimeLeft(seconds_each))
-    return Progress(*columns, console=err, transient=True, disable=not err.is_terminal)
 
 
 Cell = Callable[["Profile"], str]
@@ -282,21 +185,3 @@ def _accelerator_line(facts: dict[str, Any] | None) -> str:
         return "none that torch can use"
     ragged = "ragged attention" if gpu["ragged_attention"] else "no ragged attention: torch 2.11 or newer has it"
     return f"{gpu['count']} × {gpu['name']}, {gpu['memory_gb']:.0f} GB, {'bf16, ' if gpu['bf16'] else ''}{ragged}"
-
-
-def main() -> None:
-    for name in ("SIGTERM", "SIGHUP"):  # Windows has no SIGHUP
-        number = getattr(signal, name, None)
-        if number is not None and signal.getsignal(number) is signal.SIG_DFL:
-            signal.signal(number, _end)
-    app()
-
-
-def _end(number: int, frame: FrameType | None) -> NoReturn:
-    """End as Ctrl-C would, so that temporary folders are removed and the measuring process does not stay behind."""
-    signal.signal(number, signal.SIG_IGN)  # a second one must not disturb that
-    raise SystemExit(128 + number)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,1 @@
+"""`predict`, `embed` and `search`: a model over files."""
