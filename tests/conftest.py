@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,14 @@ def reference_data() -> Path:
     if not folder.is_dir():
         pytest.skip("no reference data: set HALFPINT_DATA to its folder")
     return folder
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What is encoded in tests stays out of the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HALFPINT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(autouse=True)
