@@ -163,7 +163,7 @@ def read_foreign(artifact: Artifact, *, dtype: torch.dtype = torch.float32) -> F
         )
         return model, report
 
-    with _quiet():
+    with quiet():
         model, report = _attempt(read, artifact.folder)
     missing = _check_complete(model, report, artifact.folder)
     unread = [name for name in report["unexpected_keys"] if not name.endswith(BUFFERS)]
@@ -232,8 +232,8 @@ def _attempt(work: Callable[[], T], folder: Path) -> T:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Without its progress bar, and without the report that is read here instead."""
+def quiet() -> Iterator[None]:
+    """Meanwhile `transformers` shows no progress bar, and no report, which is read here instead."""
     logging = _transformers().logging
     verbosity, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()

@@ -20,6 +20,7 @@ from typing import Any
 from safetensors.torch import save_file
 
 from halfpint.artifact import Artifact, ArtifactError, read_card, replace_folder, write_card, write_metadata
+from halfpint.checkpoints.adapter import quiet
 from halfpint.checkpoints.foreign_network import AnyNetwork, ForeignNetwork, write_heads
 from halfpint.checkpoints.sentence import read_embedding_head, write_embedding_head
 from halfpint.checkpoints.write import Written, write_network
@@ -103,7 +104,8 @@ def _write_foreign(
         save_file(names, staging / "model.safetensors", {"format": "pt"})
     else:
         model: Any = encoder.model
-        model.save_pretrained(staging, state_dict=kept)
+        with quiet():
+            model.save_pretrained(staging, state_dict=kept)
     if heads := write_heads(network, staging):
         write_metadata(staging, heads=heads)
     _write_foreign_pooling(network, embedding, source, staging)
