@@ -41,6 +41,17 @@ CONTRACT = {
         "ARTIFACT", "DATA", "--split", "--task", "--text", "--label", "--pair", "--columns", "--max-length", "--device",
         "--precision", "--json",
     },
+    "predict": {
+        "ARTIFACT", "FILE", "--out", "--columns", "--text", "--pair", "--device", "--precision", "--skip-bad",
+        "--overwrite", "--json",
+    },
+    "embed": {
+        "ARTIFACT", "FILE", "--out", "--columns", "--text", "--device", "--precision", "--skip-bad", "--overwrite",
+        "--json",
+    },
+    "search": {
+        "ARTIFACT", "CORPUS", "[QUERY…]", "-k", "--columns", "--text", "--device", "--precision", "--json",
+    },
     "rerun": {"RUN.TOML", "--out", "--overwrite", "--json"},
 }  # fmt: skip
 

@@ -12,7 +12,9 @@ from halfpint.engines.requirements import require_torch
 
 if TYPE_CHECKING:
     from halfpint.config import EncoderConfig, ModelConfig, Sharing
+    from halfpint.engines.files import Written, embed, predict
     from halfpint.engines.model import Model, load
+    from halfpint.engines.search import Corpus, Hit, read_corpus, search
     from halfpint.measure.profile import Profile, profile
     from halfpint.presets import PRESETS, preset
     from halfpint.train.evaluate import Evaluation, evaluate
@@ -20,24 +22,33 @@ if TYPE_CHECKING:
     from halfpint.train.rerun import rerun
 
 _HOMES = {
+    "Corpus": "halfpint.engines.search",
     "EncoderConfig": "halfpint.config",
     "Evaluation": "halfpint.train.evaluate",
     "Finetuned": "halfpint.train.finetune",
+    "Hit": "halfpint.engines.search",
     "Model": "halfpint.engines.model",
     "ModelConfig": "halfpint.config",
     "PRESETS": "halfpint.presets",
     "Profile": "halfpint.measure.profile",
     "Sharing": "halfpint.config",
+    "Written": "halfpint.engines.files",
+    "embed": "halfpint.engines.files",
     "evaluate": "halfpint.train.evaluate",
     "finetune": "halfpint.train.finetune",
     "load": "halfpint.engines.model",
+    "predict": "halfpint.engines.files",
     "preset": "halfpint.presets",
     "profile": "halfpint.measure.profile",
+    "read_corpus": "halfpint.engines.search",
     "rerun": "halfpint.train.rerun",
+    "search": "halfpint.engines.search",
 }
 
 _NEED_TORCH = (
+    "halfpint.engines.files",
     "halfpint.engines.model",
+    "halfpint.engines.search",
     "halfpint.train.evaluate",
     "halfpint.train.finetune",
     "halfpint.train.rerun",
@@ -45,19 +56,26 @@ _NEED_TORCH = (
 
 __all__ = [
     "PRESETS",
+    "Corpus",
     "EncoderConfig",
     "Evaluation",
     "Finetuned",
+    "Hit",
     "Model",
     "ModelConfig",
     "Profile",
     "Sharing",
+    "Written",
+    "embed",
     "evaluate",
     "finetune",
     "load",
+    "predict",
     "preset",
     "profile",
+    "read_corpus",
     "rerun",
+    "search",
 ]
 
 __version__ = "0.1.0"

@@ -20,7 +20,7 @@ import halfpint as hp
 from halfpint.data import formats
 from halfpint.data.sources import DataError, read
 from halfpint.data.task import Task
-from halfpint.engines.files import Written, embed_file, predict_file
+from halfpint.engines.files import Written, embed, predict
 from halfpint.engines.model import Model
 from tests.artifact.processes import run
 from tests.data.files import write
@@ -85,7 +85,7 @@ def test_what_is_written_equals_all_rows_answered_at_once(
     model: Model, tmp_path: Path, given: str, ending: str
 ) -> None:
     path = write_rows(tmp_path / f"in{given}", id=[str(n) for n in range(len(TEXTS))], text=TEXTS)
-    done = predict_file(model, path, tmp_path / f"out{ending}", rows_at_once=7)
+    done = predict(model, path, tmp_path / f"out{ending}", rows_at_once=7)
     table = table_of(done.path)
     assert table.column_names == ["id", "text", "prediction", "p(no)", "p(yes)", "p(a, b)"]
     assert table.select(["id", "text"]).to_pydict() == {"id": list(map(str, range(len(TEXTS)))), "text": TEXTS}
@@ -97,14 +97,14 @@ def test_what_is_written_equals_all_rows_answered_at_once(
 def test_a_tsv_file_comes_out_as_it_went_in(model: Model, tmp_path: Path) -> None:
     texts = ['an inner "quote"', '"', "a, b", " spaces "]
     path = write(tmp_path / "in.tsv", "text\tn\n" + "".join(f"{text}\t{n}\n" for n, text in enumerate(texts)))
-    table = table_of(predict_file(model, path, tmp_path / "out.tsv").path)
+    table = table_of(predict(model, path, tmp_path / "out.tsv").path)
     assert table["text"].to_pylist() == texts
     assert_answers(table, model.answer(pa.table({"text": texts})))
 
 
 def test_python_reads_the_csv(model: Model, tmp_path: Path) -> None:
     path = write_rows(tmp_path / "in.csv", text=TEXTS)
-    done = predict_file(model, path)
+    done = predict(model, path)
     assert done.path == tmp_path / "in.predictions.csv"
     with done.path.open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -115,7 +115,7 @@ def test_python_reads_the_csv(model: Model, tmp_path: Path) -> None:
 def test_compressed_files_and_plain_lines_are_read(model: Model, tmp_path: Path) -> None:
     lines = [text for text in TEXTS if not set("\r\n") & set(text)]
     path = write(tmp_path / "lines.txt.gz", "".join(f"{line}\n" for line in lines))
-    done = predict_file(model, path)
+    done = predict(model, path)
     assert done.path == tmp_path / "lines.predictions.csv"
     assert_answers(table_of(done.path), model.answer(pa.table({"text": lines})))
 
@@ -138,11 +138,11 @@ def test_every_task_answers_files(tmp_path: Path, name: str) -> None:
     path = write_rows(tmp_path / "in.jsonl", **{key: [row[key] for row in rows] for key in rows[0]})
     expected = model.answer(pa.Table.from_pylist(rows))
     for ending in (".parquet", ".jsonl"):
-        table = table_of(predict_file(model, path, tmp_path / f"out{ending}", rows_at_once=3).path)
+        table = table_of(predict(model, path, tmp_path / f"out{ending}", rows_at_once=3).path)
         assert table.select(list(rows[0])).to_pylist() == rows
         assert_same_values(table.select(expected.column_names).to_pylist(), expected.to_pylist())
     # In CSV nested values are JSON, numbers are text.
-    table = table_of(predict_file(model, path, tmp_path / "out.csv", rows_at_once=3).path)
+    table = table_of(predict(model, path, tmp_path / "out.csv", rows_at_once=3).path)
     for column in expected.column_names:
         found = table[column].to_pylist()
         if not pa.types.is_string(expected[column].type):
@@ -166,7 +166,7 @@ def assert_same_values(found: Any, expected: Any) -> None:
 
 def test_a_column_with_the_name_of_an_answer_is_renamed(model: Model, tmp_path: Path) -> None:
     path = write_rows(tmp_path / "in.csv", prediction=["old"], text=["a fox"], input_prediction=["older"])
-    done = predict_file(model, path, tmp_path / "out.csv")
+    done = predict(model, path, tmp_path / "out.csv")
     table = table_of(done.path)
     assert done.renamed == {"prediction": "input_input_prediction"}
     assert table.column_names[:4] == ["input_input_prediction", "text", "input_prediction", "prediction"]
@@ -176,8 +176,8 @@ def test_a_column_with_the_name_of_an_answer_is_renamed(model: Model, tmp_path: 
 
 def test_predictions_of_predictions_keep_both(model: Model, tmp_path: Path) -> None:
     path = write_rows(tmp_path / "in.csv", text=SENTENCES)
-    first = predict_file(model, path, tmp_path / "first.csv")
-    table = table_of(predict_file(model, first.path, tmp_path / "second.csv").path)
+    first = predict(model, path, tmp_path / "first.csv")
+    table = table_of(predict(model, first.path, tmp_path / "second.csv").path)
     names = ["prediction", "p(no)", "p(yes)", "p(a, b)"]
     assert table.column_names == ["text", *(f"input_{name}" for name in names), *names]
     for name in names:
@@ -186,7 +186,7 @@ def test_predictions_of_predictions_keep_both(model: Model, tmp_path: Path) -> N
 
 def test_another_name_of_the_text_is_found_and_told(model: Model, tmp_path: Path) -> None:
     path = write_rows(tmp_path / "in.csv", message=SENTENCES, topic=list("abcd"))
-    done = predict_file(model, path)
+    done = predict(model, path)
     assert done.columns == {"text": "message"}
     assert table_of(done.path).column_names[:2] == ["message", "topic"]
     assert_answers(table_of(done.path), model.answer(pa.table({"text": SENTENCES})))
@@ -213,14 +213,14 @@ def _predict_blocks(model: Model, folder: Path, blocks: list[pa.Table], ending: 
     path, out = folder / "in.jsonl", folder / f"out{ending}"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(files, "read_batches", lambda *_, **__: iter(blocks))
-        return table_of(predict_file(model, path, out, overwrite=True).path)
+        return table_of(predict(model, path, out, overwrite=True).path)
 
 
 def test_texts_that_were_cut_are_counted(model: Model, tmp_path: Path) -> None:
     long = "fox " * 100
     path = write_rows(tmp_path / "in.csv", text=["a fox", long, "dog", long, long])
-    assert predict_file(model, path, rows_at_once=2).num_cut == 3
-    assert embed_file(model, path, tmp_path / "out.npy", rows_at_once=2).num_cut == 3
+    assert predict(model, path, rows_at_once=2).num_cut == 3
+    assert embed(model, path, tmp_path / "out.npy", rows_at_once=2).num_cut == 3
 
 
 BROKEN = [
@@ -237,7 +237,7 @@ def test_a_broken_row_is_named_by_its_number_in_the_file(
 ) -> None:
     path = write_rows(tmp_path / "in.jsonl", text=["x"] * 5 + texts)
     with pytest.raises(DataError, match=rf"row 7 of .*in\.jsonl {words[0]}.*skip_bad=True"):
-        predict_file(model, path, rows_at_once=rows_at_once)
+        predict(model, path, rows_at_once=rows_at_once)
     assert [each.name for each in tmp_path.iterdir()] == ["in.jsonl"], "nothing was begun"
 
 
@@ -247,7 +247,7 @@ def test_broken_rows_that_are_passed_over_have_no_answers(model: Model, tmp_path
     path = write_rows(tmp_path / "in.jsonl", text=texts)
     expected = model.answer(pa.table({"text": ["a fox", "the dog"]}))
     for ending in (".parquet", ".jsonl", ".csv"):
-        done = predict_file(model, path, tmp_path / f"out{ending}", rows_at_once=rows_at_once, skip_bad=True)
+        done = predict(model, path, tmp_path / f"out{ending}", rows_at_once=rows_at_once, skip_bad=True)
         table = table_of(done.path)
         assert done.num_bad == 4
         assert_answers(table.take([1, 4]), expected)
@@ -259,13 +259,13 @@ def test_broken_rows_that_are_passed_over_have_no_answers(model: Model, tmp_path
 def test_a_file_without_a_text_is_refused(model: Model, tmp_path: Path) -> None:
     path = write_rows(tmp_path / "in.jsonl", text=["", " "])
     with pytest.raises(DataError, match=r"no row of .* can be answered"):
-        predict_file(model, path, skip_bad=True)
+        predict(model, path, skip_bad=True)
 
 
 def test_a_tab_in_a_text_is_refused_for_tsv(model: Model, tmp_path: Path) -> None:
     path = write_rows(tmp_path / "in.csv", text=["a", "b\tc"])
     with pytest.raises(DataError, match=r"row 2 of .* has a tab or a line break in its text.*\.parquet"):
-        predict_file(model, path, tmp_path / "out.tsv")
+        predict(model, path, tmp_path / "out.tsv")
 
 
 @pytest.mark.parametrize(
@@ -283,14 +283,14 @@ def test_where_nothing_can_be_written_is_said_at_once(model: Model, tmp_path: Pa
     (tmp_path / "there.csv").write_text("mine")
     (tmp_path / "folder.csv").mkdir()
     with pytest.raises(DataError, match=words):
-        predict_file(model, path, tmp_path / out)
+        predict(model, path, tmp_path / out)
     assert (tmp_path / "there.csv").read_text() == "mine"
 
 
 def test_a_file_that_is_there_is_replaced_when_told(model: Model, tmp_path: Path) -> None:
     path = write_rows(tmp_path / "in.csv", text=["a"])
     (tmp_path / "out.csv").write_text("mine")
-    predict_file(model, path, tmp_path / "out.csv", overwrite=True)
+    predict(model, path, tmp_path / "out.csv", overwrite=True)
     assert table_of(tmp_path / "out.csv").num_rows == 1
 
 
@@ -298,10 +298,10 @@ def test_a_file_that_is_there_is_replaced_when_told(model: Model, tmp_path: Path
 def test_embeddings_equal_those_of_all_texts_at_once(model: Model, tmp_path: Path, given: str) -> None:
     path = write_rows(tmp_path / f"in{given}", id=list(map(str, range(len(TEXTS)))), text=TEXTS)
     expected = model.embed(TEXTS)
-    vectors = np.load(embed_file(model, path, tmp_path / "out.npy", rows_at_once=7).path, mmap_mode="r")
+    vectors = np.load(embed(model, path, tmp_path / "out.npy", rows_at_once=7).path, mmap_mode="r")
     assert (vectors.shape, vectors.dtype) == (expected.shape, np.float32)
     assert np.allclose(vectors, expected, atol=1e-6)
-    table = table_of(embed_file(model, path, tmp_path / "out.parquet", rows_at_once=7).path)
+    table = table_of(embed(model, path, tmp_path / "out.parquet", rows_at_once=7).path)
     assert table.column_names == ["id", "text", "embedding"]
     assert np.array_equal(np.array(table["embedding"].to_pylist(), np.float32), vectors)
 
@@ -310,9 +310,9 @@ def test_embeddings_equal_those_of_all_texts_at_once(model: Model, tmp_path: Pat
 def test_a_row_without_a_text_has_no_vector(model: Model, tmp_path: Path, rows_at_once: int) -> None:
     path = write(tmp_path / "in.txt", "\na fox\n\nthe dog\n")
     options = {"rows_at_once": rows_at_once, "skip_bad": True}
-    vectors = np.load(embed_file(model, path, tmp_path / "out.npy", **options).path)
+    vectors = np.load(embed(model, path, tmp_path / "out.npy", **options).path)
     assert np.abs(vectors).sum(axis=1).astype(bool).tolist() == [False, True, False, True]
-    table = table_of(embed_file(model, path, tmp_path / "out.parquet", **options).path)
+    table = table_of(embed(model, path, tmp_path / "out.parquet", **options).path)
     assert [each is not None for each in table["embedding"].to_pylist()] == [False, True, False, True]
 
 
@@ -326,7 +326,7 @@ def test_memory_does_not_grow_with_the_file(model: Model, tmp_path: Path, monkey
         tracemalloc.start()
         before = pa.total_allocated_bytes()
         held = []
-        predict_file(model, path, rows_at_once=500, watch=lambda *_: held.append(pa.total_allocated_bytes() - before))
+        predict(model, path, rows_at_once=500, watch=lambda *_: held.append(pa.total_allocated_bytes() - before))
         most = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return most + max(held)
@@ -340,9 +340,9 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 import halfpint as hp
-from halfpint.engines.files import embed_file, predict_file
+from halfpint.engines.files import embed, predict
 
-work = {"predict": predict_file, "embed": embed_file}[sys.argv[1]]
+work = {"predict": predict, "embed": embed}[sys.argv[1]]
 model, path, out, point = hp.load(sys.argv[2]), Path(sys.argv[3]), Path(sys.argv[4]), sys.argv[5]
 
 def die():
@@ -399,7 +399,7 @@ def watched(work: Callable[..., Written], *given: Any, **options: Any) -> tuple[
 def test_a_killed_run_goes_on_and_writes_the_same_bytes(
     model: Model, killed: Killing, tmp_path: Path, verb: str, ending: str, point: str, done: int
 ) -> None:
-    work: Callable[..., Written] = {"predict": predict_file, "embed": embed_file}[verb]
+    work: Callable[..., Written] = {"predict": predict, "embed": embed}[verb]
     whole, out = tmp_path / f"whole{ending}", tmp_path / f"out{ending}"
     work(model, killed.path, whole, rows_at_once=10)
     killed(verb, out, point.replace("OUT", out.name))
@@ -427,13 +427,13 @@ def stopped(model: Model, tmp_path: Path) -> Iterator[Path]:
             raise Stopped
 
     with pytest.raises(Stopped):
-        predict_file(model, tmp_path / "in.jsonl", tmp_path / "out.csv", rows_at_once=10, watch=stop)
+        predict(model, tmp_path / "in.jsonl", tmp_path / "out.csv", rows_at_once=10, watch=stop)
     assert not (tmp_path / "out.csv").exists()
     yield tmp_path / "out.csv"
 
 
 def test_an_interrupted_run_goes_on_also_with_other_blocks(model: Model, stopped: Path) -> None:
-    done = predict_file(model, stopped.with_name("in.jsonl"), stopped, rows_at_once=13)
+    done = predict(model, stopped.with_name("in.jsonl"), stopped, rows_at_once=13)
     assert done.num_resumed == 20
     table = table_of(stopped)
     assert table["text"].to_pylist() == TEXTS
@@ -445,7 +445,7 @@ def test_another_model_starts_anew(stopped: Path, tmp_path: Path) -> None:
     with pytest.warns(
         UserWarning, match=r"out\.csv\.pieces was left by a run that differs in its model; starting anew"
     ):
-        done = predict_file(other, stopped.with_name("in.jsonl"), stopped)
+        done = predict(other, stopped.with_name("in.jsonl"), stopped)
     assert done.num_resumed == 0
     assert_answers_of_csv(stopped, other)
 
@@ -463,51 +463,51 @@ def test_weights_that_were_changed_in_memory_are_another_model(folder: Path, sto
     with torch.no_grad():
         next(other.module.parameters())[0, 0] += 1
     with pytest.warns(UserWarning, match="differs in its model"):
-        predict_file(other, stopped.with_name("in.jsonl"), stopped)
+        predict(other, stopped.with_name("in.jsonl"), stopped)
 
 
 def test_the_same_weights_in_another_folder_are_the_same_model(folder: Path, stopped: Path, tmp_path: Path) -> None:
     again = hp.load(hp.load(folder).save(tmp_path / "copy", metadata=hp.load(folder).source.metadata))
-    assert predict_file(again, stopped.with_name("in.jsonl"), stopped).num_resumed == 20
+    assert predict(again, stopped.with_name("in.jsonl"), stopped).num_resumed == 20
 
 
 def test_a_packed_model_can_be_asked_as_well(folder: Path, tmp_path: Path) -> None:
     path = write_rows(tmp_path / "in.csv", text=SENTENCES)
-    predict_file(hp.load(folder).pack(), path)
+    predict(hp.load(folder).pack(), path)
     assert_answers_of_csv(tmp_path / "in.predictions.csv", hp.load(folder))
 
 
 def test_another_input_starts_anew(model: Model, stopped: Path) -> None:
     path = write_rows(stopped.with_name("in.jsonl"), text=TEXTS[::-1])
     with pytest.warns(UserWarning, match="differs in its input"):
-        done = predict_file(model, path, stopped)
+        done = predict(model, path, stopped)
     assert done.num_resumed == 0
     assert table_of(stopped)["text"].to_pylist() == TEXTS[::-1]
 
 
 def test_other_settings_start_anew(model: Model, stopped: Path) -> None:
     with pytest.warns(UserWarning, match="differs in its settings"):
-        predict_file(model, stopped.with_name("in.jsonl"), stopped, skip_bad=True)
+        predict(model, stopped.with_name("in.jsonl"), stopped, skip_bad=True)
 
 
 def test_a_piece_that_was_cut_short_is_done_again(model: Model, stopped: Path) -> None:
     last = stopped.with_name("out.csv.pieces") / "000000000010.arrow"
     os.truncate(last, last.stat().st_size // 2)
-    assert predict_file(model, stopped.with_name("in.jsonl"), stopped, rows_at_once=10).num_resumed == 10
+    assert predict(model, stopped.with_name("in.jsonl"), stopped, rows_at_once=10).num_resumed == 10
     assert_answers_of_csv(stopped, model)
 
 
 def test_a_job_that_cannot_be_read_starts_anew(model: Model, stopped: Path) -> None:
     (stopped.with_name("out.csv.pieces") / "job.json").write_text("{")
     with pytest.warns(UserWarning, match="starting anew"):
-        assert predict_file(model, stopped.with_name("in.jsonl"), stopped).num_resumed == 0
+        assert predict(model, stopped.with_name("in.jsonl"), stopped).num_resumed == 0
 
 
 def test_a_folder_of_somebody_else_is_left_alone(model: Model, tmp_path: Path) -> None:
     path = write_rows(tmp_path / "in.csv", text=["a"])
     mine = write(tmp_path / "out.csv.pieces" / "mine.txt", "mine")
     with pytest.raises(DataError, match=r"out\.csv\.pieces is in the way"):
-        predict_file(model, path, tmp_path / "out.csv")
+        predict(model, path, tmp_path / "out.csv")
     assert mine.read_text() == "mine"
 
 
@@ -515,16 +515,16 @@ def test_a_second_run_at_the_same_time_is_refused(model: Model, tmp_path: Path) 
     path = write_rows(tmp_path / "in.csv", text=["a"])
 
     def again(done: int, of: int) -> None:
-        predict_file(model, path, tmp_path / "out.csv")
+        predict(model, path, tmp_path / "out.csv")
 
     with pytest.raises(DataError, match="another process is writing"):
-        predict_file(model, path, tmp_path / "out.csv", watch=again)
+        predict(model, path, tmp_path / "out.csv", watch=again)
 
 
 def test_a_file_that_changes_meanwhile_is_refused(model: Model, tmp_path: Path) -> None:
     path = write_rows(tmp_path / "in.csv", text=["a", "b"])
     with pytest.raises(DataError, match="was changed while it was read"):
-        predict_file(model, path, watch=lambda done, of: os.utime(path, (1, 1)))
+        predict(model, path, watch=lambda done, of: os.utime(path, (1, 1)))
     assert not (tmp_path / "in.predictions.csv").exists()
 
 
@@ -532,16 +532,16 @@ def test_a_file_that_changes_meanwhile_is_refused(model: Model, tmp_path: Path) 
 TOO_LARGE = """
 import resource, sys
 import halfpint as hp
-from halfpint.engines.files import predict_file
+from halfpint.engines.files import predict
 
 model = hp.load(sys.argv[1])
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[4]), resource.RLIM_INFINITY))
 try:
-    predict_file(model, sys.argv[2], sys.argv[3], rows_at_once=10)
+    predict(model, sys.argv[2], sys.argv[3], rows_at_once=10)
 except ValueError as error:
     print(error)
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-print(predict_file(model, sys.argv[2], sys.argv[3], rows_at_once=10).num_resumed)
+print(predict(model, sys.argv[2], sys.argv[3], rows_at_once=10).num_resumed)
 """
 
 

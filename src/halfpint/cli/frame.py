@@ -7,6 +7,10 @@ no number); 130 when interrupted, 143 when ended by SIGTERM (129 by SIGHUP); 1 w
 from __future__ import annotations
 
 import signal
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Annotated, Any, NoReturn
 
@@ -35,7 +39,8 @@ class Verbs(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            with _warnings_as_lines():
+                return super().invoke(ctx)
         except KeyboardInterrupt:
             raise _failure("interrupted", 130) from None
         except ValueError as error:
@@ -62,6 +67,11 @@ app = typer.Typer(
 )
 out = Console()
 err = Console(stderr=True)
+
+SHOWN_SECONDS = 2.0
+"""What takes longer than this is shown as it goes on."""
+LONG_SECONDS = 30.0
+"""What takes longer than this is said beforehand."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
@@ -91,13 +101,38 @@ class TimeLeft(ProgressColumn):
 
     def render(self, task: Task) -> Text:
         left = self.seconds_left(task.total or 0, task.completed, task.elapsed or 0)
-        return Text(f"about {left:.0f} s left" if left < 100 else f"about {left / 60:.0f} min left")
+        return Text(f"{_about(left)} left")
 
     def seconds_left(self, total: float, done: float, elapsed: float) -> float:
         # Taken anew only when one more is done: in between, elapsed / done would grow and the rest with it.
         if done > self.done:
             self.done, self.seconds_each = done, elapsed / done
         return max(0, total * self.seconds_each - elapsed)
+
+
+class Estimate:
+    """Says once how long something takes, where that is long: as soon as a part of it has shown it."""
+
+    def __init__(self) -> None:
+        self.began: tuple[float, float] | None = None
+        self.told = False
+
+    def tell(self, done: float, total: float, what: str) -> None:
+        """To be called whenever more is done; the first call only begins."""
+        now = time.monotonic()
+        self.began = self.began or (now, done)
+        seconds, gained = now - self.began[0], done - self.began[1]
+        if self.told or seconds < SHOWN_SECONDS or gained <= 0:
+            return
+        self.told = True
+        if (left := (total - done) * seconds / gained) > LONG_SECONDS:
+            err.print(Text(f"{what}: {_about(left)}", style="dim"))
+
+
+def _about(seconds: float) -> str:
+    if seconds < 100:
+        return f"about {seconds:.0f} s"
+    return f"about {seconds / 60:.0f} min" if seconds < 6000 else f"about {seconds / 3600:.1f} h"
 
 
 def show_progress(seconds_each: float | None) -> Progress:
@@ -109,6 +144,14 @@ def show_progress(seconds_each: float | None) -> Progress:
     if seconds_each is not None:
         columns.append(TimeLeft(seconds_each))
     return Progress(*columns, console=err, transient=True, disable=not err.is_terminal)
+
+
+@contextmanager
+def _warnings_as_lines() -> Iterator[None]:
+    """What is worth a word is one line, without the place in the program that says it."""
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_, **__: err.print(Text(f"halfpint: {message}", style="yellow"))
+        yield
 
 
 def main() -> None:

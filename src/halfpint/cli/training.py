@@ -22,7 +22,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from halfpint.cli.frame import AsJson, app, err, out
+from halfpint.cli.frame import AsJson, Estimate, app, err, out
 from halfpint.engines.requirements import require_torch
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def finetune(
     from halfpint.train.finetune import finetune as run
 
     with ExitStack() as stack:
-        watchers = [stack.enter_context(_training_progress())]
+        watchers = [stack.enter_context(_training_progress(seeds))]
         if tensorboard is not None:
             from halfpint.train.tensorboard import tensorboard_watcher
 
@@ -157,7 +157,7 @@ def _metrics_table(metrics: Mapping[str, Any], beside: Mapping[str, Mapping[str,
 
 
 @contextmanager
-def _training_progress() -> Iterator[Any]:
+def _training_progress(seeds: int = 1) -> Iterator[Any]:
     """A bar for each seed, with the loss and the rate; nothing where nobody watches."""
     progress = Progress(
         SpinnerColumn(),
@@ -171,6 +171,7 @@ def _training_progress() -> Iterator[Any]:
         disable=not err.is_terminal,
     )
     bars: dict[int, Any] = {}
+    estimate = Estimate()
 
     def watch(event: Mapping[str, Any]) -> None:
         seed = event["seed"]
@@ -179,6 +180,8 @@ def _training_progress() -> Iterator[Any]:
                 bars[seed] = progress.add_task("", total=event["steps"])
             told = f"seed {seed}, loss {event['loss']:.3f}, {event['rows_per_second']:,.0f} rows/s"
             progress.update(bars[seed], completed=event["step"], description=told)
+            all_steps = event["steps"] * seeds
+            estimate.tell((len(bars) - 1) * event["steps"] + event["step"], all_steps, f"{all_steps:,} steps")
 
     with progress:
         yield watch

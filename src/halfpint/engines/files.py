@@ -21,11 +21,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from halfpint.config import Precision
 from halfpint.data.asked import Check, check_text, checks_of, find_bad_rows, match_columns, rename_columns
 from halfpint.data.columns import find_columns
 from halfpint.data.delimited import OPENERS
 from halfpint.data.sources import DataError, read_batches
 from halfpint.data.write import find_unfit, form_of, join_schemas, write_tables
+from halfpint.engines.device import ready
 from halfpint.engines.identity import hash_model
 from halfpint.engines.model import Model
 from halfpint.engines.pieces import Piece, Pieces, Watch, beside, open_pieces
@@ -36,6 +38,8 @@ VERSION = 1
 
 ROWS_AT_ONCE = 4096
 """Rows of a block: what is in memory at a time, and what is lost where a run is ended."""
+
+FIRST_ROWS = 256
 
 PREDICTIONS = (".csv", ".tsv", ".jsonl", ".parquet")
 EMBEDDINGS = (".npy", ".parquet")
@@ -65,14 +69,16 @@ class Written:
     """Columns of the file that have the name of an answer, and what they are called in the output."""
 
 
-def predict_file(
-    model: Model,
+def predict(
+    model: Model | Name,
     path: Name,
     out: Name | None = None,
     *,
     columns: str | Sequence[str] | None = None,
     text: str | None = None,
     pair: str | None = None,
+    device: str | None = None,
+    precision: Precision | None = None,
     rows_at_once: int = ROWS_AT_ONCE,
     skip_bad: bool = False,
     overwrite: bool = False,
@@ -84,7 +90,8 @@ def predict_file(
     and `pair` say which are read, where the names do not tell. A row that has nothing to answer (an empty text, no
     text) is refused; with `skip_bad` its answers are empty.
     """
-    task, _ = model.require_task()
+    ready_model = ready(model, device, precision)
+    task, _ = ready_model.require_task()
     source = _Source.of(path, columns, rows_at_once)
     target = _target(source, out, PREDICTIONS, overwrite)
 
@@ -92,17 +99,19 @@ def predict_file(
         return match_columns(task, first, text=text, pair=pair)
 
     asked = _look_over(source, choose, checks_of(task), skip_bad=skip_bad, target=target)
-    job = asked.job("predict", model)
-    return _write(asked, target, job, model.answer_and_count, lambda block: block, _join_rows, watch)
+    job = asked.job("predict", ready_model)
+    return _write(asked, target, job, ready_model.answer_and_count, lambda block: block, _join_rows, watch)
 
 
-def embed_file(
-    model: Model,
+def embed(
+    model: Model | Name,
     path: Name,
     out: Name,
     *,
     columns: str | Sequence[str] | None = None,
     text: str | None = None,
+    device: str | None = None,
+    precision: Precision | None = None,
     rows_at_once: int = ROWS_AT_ONCE,
     skip_bad: bool = False,
     overwrite: bool = False,
@@ -112,6 +121,7 @@ def embed_file(
 
     With `skip_bad` a row without a text has zeros in .npy, and nothing in the column `embedding` of .parquet.
     """
+    ready_model = ready(model, device, precision)
     source = _Source.of(path, columns, rows_at_once)
     target = _target(source, out, EMBEDDINGS, overwrite)
 
@@ -119,11 +129,11 @@ def embed_file(
         return {"text": find_columns(first.column_names, text=text, table=first).text}
 
     def answer(asked: pa.Table) -> tuple[pa.Table, int]:
-        vectors, num_cut = model.embed_and_count(asked["text"].to_pylist())
+        vectors, num_cut = ready_model.embed_and_count(asked["text"].to_pylist())
         return pa.table({EMBEDDING: to_column(vectors)}), num_cut
 
     asked = _look_over(source, choose, {"text": check_text}, skip_bad=skip_bad, target=target)
-    job = asked.job("embed", model)
+    job = asked.job("embed", ready_model)
     if target.suffix.lower() == ".npy":
         return _write(asked, target, job, answer, without_columns, _join_vectors, watch)
     return _write(asked, target, job, answer, lambda block: block, _join_rows, watch)
@@ -145,7 +155,13 @@ class _Source:
         return cls(file, columns, rows_at_once, _stamp(file))
 
     def blocks(self) -> Iterator[pa.Table]:
-        return read_batches(self.path, columns=self.columns, rows=self.rows_at_once)
+        """All rows; the first few come first, so that it is soon known how long the rest takes."""
+        for number, block in enumerate(read_batches(self.path, columns=self.columns, rows=self.rows_at_once)):
+            if number == 0:
+                yield block.slice(0, FIRST_ROWS)
+                block = block.slice(FIRST_ROWS)
+            if len(block):
+                yield block
 
     def require_unchanged(self, num_rows: int, expected: int) -> None:
         if num_rows != expected or _stamp(self.path) != self.stamp:

@@ -55,7 +55,7 @@ def _packed(model: Model) -> Iterator[bytes]:
     """Weights in oneDNN's layout cannot be read again: their files can."""
     if model.source is None:
         raise ArtifactError("this model is packed and was not loaded from a folder; load it, and pack it then")
-    yield b"packed"
+    yield f"packed {next(model.module.parameters()).dtype}".encode()
     for path in model.source.weight_files():
         with path.open("rb") as file:
             yield hashlib.file_digest(file, "blake2b").digest()

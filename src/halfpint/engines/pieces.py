@@ -136,7 +136,7 @@ def open_pieces(out: Path, job: Mapping[str, Any]) -> Iterator[Pieces]:
     folder = out.with_name(f"{out.name}.pieces")
     with hold_folder(folder) as held:
         if not held:
-            raise DataError(f"another process is writing {out}; wait for it, or give another --out")
+            raise DataError(f"another process is writing {out}; wait for it, or write elsewhere")
         with explained(folder):
             _settle(folder, json.loads(json.dumps(job)))
         yield Pieces(folder, out)

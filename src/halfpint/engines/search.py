@@ -14,6 +14,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from halfpint.config import Precision
 from halfpint.data.asked import check_text, find_bad_rows
 from halfpint.data.cache import cache_folder, fingerprint
 from halfpint.data.columns import find_columns
-from halfpint.data.retrieval import search
+from halfpint.data.retrieval import search as find_nearest
 from halfpint.data.sources import DataError, read
+from halfpint.engines.device import ready
 from halfpint.engines.identity import hash_model
 from halfpint.engines.model import Model
 from halfpint.engines.pieces import Watch, open_pieces
@@ -71,7 +74,7 @@ class Corpus:
         empty = next((number for number, query in enumerate(queries, 1) if check_text(query)), None)
         if empty is not None:
             raise ValueError(f"query {empty} is {queries[empty - 1]!r}, expected a text")
-        found, scores = search(self.model.embed(queries), self.vectors, k)
+        found, scores = find_nearest(self.model.embed(queries), self.vectors, k)
         return [
             [self._hit(int(self.rows[place]), score) for place, score in zip(places, likeness, strict=True)]
             for places, likeness in zip(found, scores.tolist(), strict=True)
@@ -82,25 +85,37 @@ class Corpus:
         return Hit(index, score, row[self.column], row)
 
 
-def search_texts(
-    model: Model,
+def search(
+    model: Model | str | PathLike[str],
     corpus: object,
     queries: Sequence[str],
     k: int = 10,
     *,
+    columns: str | Sequence[str] | None = None,
     text: str | None = None,
+    device: str | None = None,
+    precision: Precision | None = None,
     watch: Watch | None = None,
 ) -> list[list[Hit]]:
-    """Of each query the k nearest texts of a corpus, the best first; to ask again and again, `read_corpus` once."""
-    return read_corpus(model, corpus, text=text, watch=watch).search(queries, k)
+    """Of each query the k nearest texts of a corpus, the best first; to ask again and again, `read_corpus` once.
 
-
-def read_corpus(model: Model, corpus: object, *, text: str | None = None, watch: Watch | None = None) -> Corpus:
-    """A file, a list of texts or anything that `read` reads, embedded or found in the cache.
-
-    `text` names the column of the texts where the names do not tell.
+    The corpus is a file, a list of texts or anything else that holds texts; `columns` names those of a file without a
+    header, `text` the one to be searched, where the names do not tell.
     """
-    table = _read(corpus)
+    ready_model = ready(model, device, precision)
+    return read_corpus(ready_model, corpus, columns=columns, text=text, watch=watch).search(queries, k)
+
+
+def read_corpus(
+    model: Model,
+    corpus: object,
+    *,
+    columns: str | Sequence[str] | None = None,
+    text: str | None = None,
+    watch: Watch | None = None,
+) -> Corpus:
+    """The texts with their vectors, which are made, or found in the cache."""
+    table = _read(corpus, columns)
     column = find_columns(table.column_names, text=text, table=table).text
     bad = find_bad_rows(table.select([column]), {column: check_text})
     rows = np.setdiff1d(np.arange(len(table)), np.fromiter(bad, np.int64, len(bad)))
@@ -111,10 +126,10 @@ def read_corpus(model: Model, corpus: object, *, text: str | None = None, watch:
     return Corpus(model, table, column, rows, vectors, num_cut)
 
 
-def _read(corpus: object) -> pa.Table:
+def _read(corpus: object, columns: str | Sequence[str] | None) -> pa.Table:
     if isinstance(corpus, list | tuple) and corpus and all(isinstance(each, str) for each in corpus):
         return read({"text": corpus}).tables["train"]
-    tables = read(corpus).tables
+    tables = read(corpus, columns=columns).tables
     if len(tables) > 1:
         raise DataError(f"{corpus} has several splits ({', '.join(tables)}); search in the file of one")
     return next(iter(tables.values()))

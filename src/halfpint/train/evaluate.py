@@ -13,9 +13,10 @@ from halfpint.data.asked import match_columns, rename_columns
 from halfpint.data.sources import DataError, Dataset
 from halfpint.data.task import Array, Task
 from halfpint.data.text_task import find_text_task
+from halfpint.engines.device import find_device
 from halfpint.engines.model import Model, load
 from halfpint.engines.scoring import score_rows
-from halfpint.train.device import find_device, usual_precision
+from halfpint.train.precision import usual_precision
 from halfpint.train.prepare import DataOptions, encode, fit_length, read_data
 from halfpint.train.quality import Interval, over_rows
 

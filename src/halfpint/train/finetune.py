@@ -20,12 +20,13 @@ from halfpint.config import Precision
 from halfpint.data.task import Judged, Task, score_of
 from halfpint.data.text_task import TextTask
 from halfpint.doctor import describe_hardware
+from halfpint.engines.device import find_device
 from halfpint.engines.model import Model
 from halfpint.train.baseline import tfidf_baseline
-from halfpint.train.device import find_device, usual_precision
 from halfpint.train.failures import TooWeak
 from halfpint.train.loop import Watcher
 from halfpint.train.parallel import joined
+from halfpint.train.precision import usual_precision
 from halfpint.train.prepare import DataOptions, Prepared, find_data_task, fit_length, prepare, read_data
 from halfpint.train.quality import Interval, over_rows, over_seeds
 from halfpint.train.recipe import IN_MEMORY, ClassWeights, Recipe, split_changes, usual_settings
