@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from halfpint.config import EncoderConfig, ModelConfig
-from halfpint.model.attention import AttentionPlan, Padding, attend
+from halfpint.model.attention import AttentionPlan, Padding, attend, plan_attention
 from halfpint.model.batch import Batch, BatchShape
 from halfpint.model.network import Network
 from halfpint.model.taps import Taps
@@ -251,3 +251,19 @@ def test_dropping_the_last_layers_leaves_the_states_before_them(
     encoder, batch = make_network(config).encoder, make_batch(config, ids)
     tapped = encoder(batch, Taps(hidden=(kept,))).tapped.hidden[kept]
     assert relative_error(keep_layers(encoder, range(kept))(batch).hidden, tapped) < 1e-15
+
+
+@pytest.mark.parametrize("lengths", [[3, 3, 17, 1], [96, 96, 40], [130, 95, 300]], ids=str)
+def test_attention_in_half_precision_is_as_exact_as_its_inputs(lengths: list[int]) -> None:
+    """Values and gradients on the CPU, against double precision: short sequences, long ones, and both."""
+    torch.manual_seed(0)
+    batch = Batch.from_ids([[1] * length for length in lengths])
+    exact = torch.randn(sum(lengths), 3, 4, 16).bfloat16().double().requires_grad_()
+    half = exact.detach().bfloat16().requires_grad_()
+    wanted = torch.randn(sum(lengths), 4, 16).bfloat16()
+    outs = [attend(qkv, plan_attention(batch, qkv.dtype, 16)) for qkv in (half, exact)]
+    for out in outs:
+        out.backward(wanted.to(out.dtype))
+    assert outs[0].dtype == torch.bfloat16
+    for ours, true in ((outs[0].detach(), outs[1].detach()), (half.grad, exact.grad)):
+        assert float((ours.double() - true).norm() / true.norm()) < 2**-7

@@ -3,8 +3,9 @@
 `plan_attention` looks at a batch once a forward pass; `attend` then runs each layer by the plan:
 - `short`: CUDA, half precision, short sequences. Small tiles, by a kernel of our own.
 - `flash`: CUDA, half precision. Flash attention over cumulative lengths; nothing is padded.
-- `runs`: eager CPU. One fused call for each run of neighbours of equal length, so mostly one a sequence;
-  nothing is padded. Sorting texts by length beforehand makes the runs longer and the calls fewer.
+- `runs`: eager CPU. One call for each run of neighbours of equal length, so mostly one a sequence; nothing is padded.
+  Sorting texts by length beforehand makes the runs longer and the calls fewer. Calls are torch's fused one, except
+  in half precision, where processors do better: plain products of long sequences, and float32 for short ones.
 - `padded`: the exact form of static shape, for export, compiled CPU code, fp32 on CUDA, and layers that
   drop attention weights.
 Scores and probabilities are computed only for layers whose taps ask for them, in padded form.
@@ -15,6 +16,7 @@ Letters in comments: T tokens, S sequence slots, L the longest sequence, h heads
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal
@@ -27,6 +29,9 @@ from halfpint.model.backends import gpu_backend
 from halfpint.model.batch import Batch
 
 Backend = Literal["short", "flash", "runs", "padded"]
+
+LONG = 96
+"""From so many tokens on, plain products in half precision are faster on a CPU than torch's fused attention."""
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 
@@ -117,15 +122,35 @@ def _attend_flash(query: Tensor, key: Tensor, value: Tensor, batch: Batch) -> Te
 
 
 def _attend_runs(query: Tensor, key: Tensor, value: Tensor, lengths: list[int]) -> Tensor:
-    pieces, start = [], 0
+    is_half = query.dtype in (torch.float16, torch.bfloat16)
+    runs = list(_runs(lengths, alone=LONG if is_half else None))
+    sizes = [count * length for count, length in runs]
+    pieces = []
+    with torch.autocast("cpu", enabled=False):
+        for run, *parts in zip(runs, *(part.split(sizes) for part in (query, key, value)), strict=True):
+            q, k, v = (part.unflatten(0, run).transpose(1, 2) for part in parts)  # (count, h, length, d)
+            if is_half and run[1] >= LONG:
+                out = _products(q, k, v)
+            elif is_half:
+                out = F.scaled_dot_product_attention(q.float(), k.float(), v.float()).to(q.dtype)
+            else:
+                out = F.scaled_dot_product_attention(q, k, v)
+            pieces.append(out.transpose(1, 2).flatten(0, 1))
+    return torch.cat(pieces)
+
+
+def _runs(lengths: list[int], alone: int | None) -> Iterator[tuple[int, int]]:
+    """How many neighbours have which length; those of so many tokens and more stay alone, as fits the cache best."""
     for length, run in groupby(lengths):
         count = sum(1 for _ in run)
-        end = start + count * length
         if length:
-            q, k, v = (part[start:end].unflatten(0, (count, length)).transpose(1, 2) for part in (query, key, value))
-            pieces.append(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(0, 1))
-        start = end
-    return torch.cat(pieces)
+            yield from [(count, length)] if alone is None or length < alone else [(1, length)] * count
+
+
+def _products(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    scores = (query * query.shape[-1] ** -0.5) @ key.transpose(2, 3)
+    out: Tensor = scores.softmax(dim=-1) @ value
+    return out
 
 
 def _attend_padded(query: Tensor, key: Tensor, value: Tensor, padding: Padding, dropout: float) -> Tensor:

@@ -7,11 +7,11 @@ module, decided by the config. Letters in comments: T tokens, E embedding size, 
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from halfpint.config import EncoderConfig
 from halfpint.model.batch import Batch
+from halfpint.model.dropout import drop
 from halfpint.model.linear import Linear
 from halfpint.model.norm import make_norm
 
@@ -43,7 +43,7 @@ class Embeddings(nn.Module):
         states = states + self.positions(batch.positions + config.position_offset)
         if config.num_token_types:
             states = states + self.token_types(batch.segments)
-        states = F.dropout(self.norm(states.to(compute_dtype(states))), config.dropout, self.training)
+        states = drop(self.norm(states.to(compute_dtype(states))), config.dropout, self.training)
         return self.project(states) if config.embedding_projection == "sum" else states
 
 

@@ -25,6 +25,7 @@ from halfpint.config import (
     TokenHead,
 )
 from halfpint.model.batch import Batch
+from halfpint.model.dropout import drop
 from halfpint.model.encoder import Output
 from halfpint.model.linear import Linear, linear
 from halfpint.model.norm import LayerNorm
@@ -68,7 +69,7 @@ class Order(nn.Module):
 
     def forward(self, output: Output, batch: Batch) -> Tensor:
         assert output.pooled is not None
-        scores: Tensor = self.classifier(F.dropout(output.pooled, self.dropout, self.training))
+        scores: Tensor = self.classifier(drop(output.pooled, self.dropout, self.training))
         return scores
 
 
@@ -83,7 +84,7 @@ class Classifier(nn.Module):
         self.classifier = Linear(hidden_size, num_outputs)
 
     def forward(self, output: Output, batch: Batch) -> Tensor:
-        scores: Tensor = self.classifier(F.dropout(self.pool(output, batch), self.head.dropout, self.training))
+        scores: Tensor = self.classifier(drop(self.pool(output, batch), self.head.dropout, self.training))
         return scores
 
     def pool(self, output: Output, batch: Batch) -> Tensor:
@@ -93,7 +94,7 @@ class Classifier(nn.Module):
         first = output.hidden[output.class_tokens(batch)]
         if self.head.dense == "relu":  # DistilBERT
             return F.relu(self.dense(first))
-        return torch.tanh(self.dense(F.dropout(first, self.head.dropout, self.training)))  # RoBERTa
+        return torch.tanh(self.dense(drop(first, self.head.dropout, self.training)))  # RoBERTa
 
 
 class Sequence(Classifier):
@@ -122,7 +123,7 @@ class Token(nn.Module):
         self.classifier = Linear(hidden_size, len(head.labels))
 
     def forward(self, output: Output, batch: Batch) -> Tensor:
-        scores: Tensor = self.classifier(F.dropout(output.hidden, self.dropout, self.training))
+        scores: Tensor = self.classifier(drop(output.hidden, self.dropout, self.training))
         return scores
 
 
@@ -141,7 +142,7 @@ class Span(nn.Module):
             self.no_answer = Linear(hidden_size, 1)
 
     def forward(self, output: Output, batch: Batch) -> Tensor:
-        hidden = F.dropout(output.hidden, self.dropout, self.training)
+        hidden = drop(output.hidden, self.dropout, self.training)
         scores: Tensor = self.classifier(hidden)
         if not hasattr(self, "no_answer"):
             return scores

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from halfpint.model.backends import MAX_FUSED_WIDTH
+from halfpint.model.dropout import drop
 from halfpint.model.linear import Linear
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
@@ -47,5 +48,5 @@ def close_half(x: Tensor, linear: Linear, residual: Tensor, norm: nn.Module, dro
         return add_norm(
             product, linear.bias, residual, norm.weight, norm.bias, norm.eps, dropout, noise.seed, noise.next_use()
         )
-    normed: Tensor = norm(F.dropout(linear(x), dropout) + residual)
+    normed: Tensor = norm(drop(linear(x), dropout) + residual)
     return normed
