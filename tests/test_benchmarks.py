@@ -46,3 +46,22 @@ def test_family() -> None:
     out = run_benchmark("family", "--models", "bert-tiny")
     assert "stored parameters" in out
     assert "time to measure them all" in out
+
+
+def test_finetune_cpu() -> None:
+    options = ("--models", "bert-tiny", "--precisions", "fp32", "--texts", "64", "--rounds", "1", "--seconds", "0.1")
+    assert "batch 32, fp32: " in run_benchmark("finetune_cpu", *options)
+
+
+def test_finetune_gpu_on_a_cpu() -> None:
+    options = ("--models", "bert-tiny", "--device", "cpu", "--batches", "16", "--texts", "64", "--rounds", "1")
+    assert "bert-tiny, batch 16" in run_benchmark("finetune_gpu", *options, "--seconds", "0.1")
+
+
+def test_the_loader_on_a_cpu() -> None:
+    options = ("--part", "loader", "--device", "cpu", "--model", "bert-tiny", "--batches", "16", "--texts", "64")
+    assert "bert-tiny, batch 16, an epoch of 64 rows" in run_benchmark("data", *options, "--rounds", "1")
+
+
+def test_tokenizing(reference_data: Path) -> None:
+    assert "AG News, 128 tokens" in run_benchmark("data", "--tasks", "AG News", "--rounds", "1")

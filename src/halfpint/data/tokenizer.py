@@ -6,7 +6,7 @@ texts were cut is always told.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -54,19 +54,25 @@ class Tokenizer:
         path.write_text(self.to_json() + "\n", encoding="utf-8")
 
     def __call__(self, texts: Sequence[str] | Sequence[tuple[str, str]], max_length: int) -> Tokenized:
-        return _tokenized(self._encode(texts, max_length))
+        # Which characters a token stands for is not asked, and finding it takes a fifth of the time.
+        return _tokenized(self._encode(self.backend.encode_batch_fast, texts, max_length))
 
     def words(self, texts: Sequence[Sequence[str]], max_length: int) -> Tokenized:
         """Texts whose words come apart already."""
-        encodings = self._encode(texts, max_length, is_pretokenized=True)
+        encodings = self._encode(self.backend.encode_batch, texts, max_length, is_pretokenized=True)
         return replace(_tokenized(encodings), words=[encoding.word_ids for encoding in encodings])
 
     def _encode(
-        self, texts: Sequence[Any], max_length: int, *, is_pretokenized: bool = False
+        self,
+        encode: Callable[..., list[tokenizers.Encoding]],
+        texts: Sequence[Any],
+        max_length: int,
+        *,
+        is_pretokenized: bool = False,
     ) -> list[tokenizers.Encoding]:
         self.backend.enable_truncation(max_length)
         try:
-            return self.backend.encode_batch(list(texts), is_pretokenized=is_pretokenized)
+            return encode(list(texts), is_pretokenized=is_pretokenized)
         finally:
             self.backend.no_truncation()
 
