@@ -22,7 +22,7 @@ from halfpint.data.tokenizer import read_tokenizer
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
-MODELS = ("minilm-6-384", "albert-base", "tinybert-4")
+MODELS = ("minilm-6-384", "tinybert-4")
 MAX_LENGTH = 128
 WARM_UP = 3
 

@@ -38,11 +38,11 @@ CONTRACT = {
         "--abstain", "--set", "--allow-weak", "--overwrite", "--tensorboard", "--json",
     },
     "evaluate": {
-        "ARTIFACT", "DATA", "--split", "--task", "--text", "--label", "--pair", "--columns", "--max-length", "--device",
-        "--precision", "--json",
+        "ARTIFACT", "DATA", "--against", "--split", "--task", "--text", "--label", "--pair", "--columns",
+        "--max-length", "--device", "--precision", "--json",
     },
     "predict": {
-        "ARTIFACT", "FILE", "--out", "--columns", "--text", "--pair", "--device", "--precision", "--skip-bad",
+        "ARTIFACT", "FILE", "--out", "--columns", "--text", "--pair", "--device", "--precision", "--skip-bad", "--glue",
         "--overwrite", "--json",
     },
     "embed": {

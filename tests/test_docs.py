@@ -19,10 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
+from halfpint.cli import app
 from halfpint.config import EncoderConfig
 from halfpint.measure.counts import count
 from halfpint.presets import PRESETS
+from halfpint.train.settings import Settings
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -108,3 +111,14 @@ def test_every_preset_is_listed_with_its_counts() -> None:
 
 def test_every_field_of_the_config_is_explained() -> None:
     assert list(table("reference/config.md")) == [field.name for field in dataclasses.fields(EncoderConfig)]
+
+
+def test_every_setting_of_a_run_is_explained() -> None:
+    assert list(table("reference/settings.md")) == [field.name for field in dataclasses.fields(Settings)]
+
+
+def test_every_command_is_listed() -> None:
+    listed = re.findall(
+        r"^\| `halfpint (\w+)", (ROOT / "docs/reference/cli.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    assert set(listed) == set(typer.main.get_command(app).commands)

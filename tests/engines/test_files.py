@@ -18,8 +18,10 @@ import pytest
 
 import halfpint as hp
 from halfpint.data import formats
+from halfpint.data.columns import Columns
 from halfpint.data.sources import DataError, read
 from halfpint.data.task import Task
+from halfpint.data.text_task import TextTask
 from halfpint.engines.files import Written, embed, predict
 from halfpint.engines.model import Model
 from tests.artifact.processes import run
@@ -162,6 +164,20 @@ def assert_same_values(found: Any, expected: Any) -> None:
             assert_same_values(one, other)
     else:
         assert found == (pytest.approx(expected, abs=1e-6) if isinstance(expected, float) else expected)
+
+
+def test_a_submission_to_glue_has_numbered_answers_and_nothing_else(tmp_path: Path) -> None:
+    columns = Columns("sentence1", "sentence2", "label")
+    task = TextTask(columns, "single_label", ("entailment", "not_entailment"), ("accuracy",), name="rte")
+    model = hp.load(small.save_model(tmp_path / "model", task))
+    pairs = {"sentence1": TEXTS[7:], "sentence2": TEXTS[:6:-1]}
+    path = write_rows(tmp_path / "test.tsv", index=list(range(40)), **pairs)
+    done = predict(model, path, tmp_path / "RTE.tsv", glue=True, rows_at_once=7)
+    expected = model.answer(pa.table(pairs))["prediction"].to_pylist()
+    lines = [f"{number}\t{answer}" for number, answer in enumerate(expected)]
+    assert done.path.read_text().splitlines() == ["index\tprediction", *lines]
+    with pytest.raises(DataError, match=r"--out is called SST-2\.tsv"):
+        predict(model, path, tmp_path / "SST-2.tsv", glue=True)
 
 
 def test_a_column_with_the_name_of_an_answer_is_renamed(model: Model, tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ def draw_texts(count: int, seed: int = 0) -> list[tuple[str, str]]:
 
 
 def write_csv(path: Path, rows: list[tuple[str, str]], names: tuple[str, str] = ("message", "topic")) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([names, *rows])
     return path
@@ -82,7 +83,7 @@ def equal(first: Path, second: Path) -> bool:
 
 def test_a_csv_of_ones_own_becomes_a_model_that_predicts(encoder: Path, tmp_path: Path) -> None:
     data = write_csv(tmp_path / "my.csv", draw_texts(300))
-    options = ("--lr", "0.003", "--epochs", "10", "--batch", "16", "--device", "cpu")
+    options = ("--lr", "0.003", "--epochs", "8", "--batch", "8", "--device", "cpu")
     done = run_command("finetune", data, "--model", encoder, "--out", tmp_path / "m", *options)
     assert done.code == 0, done.err
     assert "accuracy" in done.out
@@ -140,6 +141,57 @@ def test_evaluate_prints_json_by_the_contract(trained: hp.Finetuned, data: Path)
     told = json.loads(done.out)
     assert told["task"] == "text"
     assert told["metrics"]["accuracy"].keys() == {"mean", "low", "high"}
+
+
+def test_two_models_are_compared_on_the_same_rows(trained: hp.Finetuned, data: Path, tmp_path: Path) -> None:
+    weak = tmp_path / "weak"
+    hp.load(trained.artifact).save(weak, metadata=hp.load(trained.artifact).source.metadata)
+    other = hp.load(weak)
+    with torch.no_grad():
+        other.module.heads["sequence"].classifier.weight.mul_(-1)
+    done = hp.evaluate(trained.artifact, data, device="cpu", against=other)
+    assert done.against is not None and done.against.metric == "accuracy"
+    found, ours = done.against.difference, done.metrics["accuracy"].mean
+    assert found.mean == pytest.approx(ours - hp.evaluate(other, data, device="cpu").metrics["accuracy"].mean)
+    assert found.low > 0 and done.against.wins == 1
+    shown = run_command("evaluate", trained.artifact, data, "--against", trained.artifact, "--device", "cpu")
+    assert "accuracy against the other model: +0.0000" in shown.out
+
+
+def test_models_of_different_tasks_are_not_compared(
+    trained: hp.Finetuned, encoder: Path, data: Path, tmp_path: Path
+) -> None:
+    rows = [(text, str(len(text) % 2)) for text, _ in draw_texts(60)]
+    hp.finetune(write_csv(tmp_path / "b.csv", rows), model=encoder, out=tmp_path / "b", allow_weak=True, **FAST)
+    done = run_command("evaluate", trained.artifact, data, "--against", tmp_path / "b", "--device", "cpu")
+    assert_refused(done, "the models were trained for different tasks", "air, land, sea", "0, 1")
+
+
+def test_every_labelled_split_is_reported(encoder: Path, tmp_path: Path) -> None:
+    for number, split in enumerate(("train", "dev_matched", "dev_mismatched")):
+        write_csv(tmp_path / "nli" / f"{split}.csv", draw_texts(120, seed=number))
+    done = hp.finetune(tmp_path / "nli", model=encoder, out=tmp_path / "m", allow_weak=True, **FAST)
+    assert (done.split, list(done.others)) == ("dev", ["dev_mismatched"])
+    judged = hp.evaluate(done.artifact, tmp_path / "nli", split="dev_mismatched", device="cpu", precision="fp32")
+    assert judged.metrics == done.others["dev_mismatched"]
+    assert (done.artifact / "predictions" / "dev_mismatched-seed-0.npz").is_file()
+    told = json.loads((done.artifact / "halfpint.json").read_text())
+    assert told["others"]["dev_mismatched"]["accuracy"]["mean"] == judged.metrics["accuracy"].mean
+
+
+def test_checkpoints_come_in_files_of_the_size_that_is_asked(tmp_path: Path) -> None:
+    write_csv(tmp_path / "my.csv", draw_texts(60))
+    wide = write_bert(tmp_path / "wide", hidden_size=256, intermediate_size=256, num_attention_heads=8)
+    files: list[int] = []
+
+    def look(event: dict[str, Any]) -> None:
+        found = (tmp_path / "m.run").rglob("model-*.safetensors")
+        files.extend(path.stat().st_size for path in found if "staging" not in str(path))
+
+    options = {**FAST, "epochs": 2, "set": {"checkpoint_mb": 1}, "allow_weak": True, "watchers": [look]}
+    hp.finetune(tmp_path / "my.csv", model=wide, out=tmp_path / "m", **options)
+    assert len(set(files)) > 1
+    assert max(files) < 1_010_000  # the header of a file counts, too
 
 
 def test_a_model_trained_elsewhere_is_judged_by_its_heads_labels(tmp_path: Path) -> None:

@@ -50,6 +50,7 @@ def predict(
     device: Device = None,
     precision: PrecisionName = None,
     skip_bad: SkipBad = False,
+    glue: Annotated[bool, typer.Option("--glue", help="Write a submission to GLUE: --out RTE.tsv.")] = False,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
@@ -71,6 +72,7 @@ def predict(
             device=device,
             precision=precision,  # type: ignore[arg-type]  # checked there
             skip_bad=skip_bad,
+            glue=glue,
             overwrite=overwrite,
             watch=watch,
         )
@@ -184,8 +186,8 @@ def _print_written(done: Written, verb: str, *, as_json: bool) -> None:
         print(json.dumps({**asdict(done), "path": str(done.path)}, indent=2))
         return
     for note in _notes(done):
-        out.print(Text(note, style="dim"))
-    out.print(Text(f"{done.num_rows - done.num_bad:,} rows {verb}; they are in {done.path}"))
+        out.print(Text(note, style="dim"), soft_wrap=True)
+    out.print(Text(f"{done.num_rows - done.num_bad:,} rows {verb}; they are in {done.path}"), soft_wrap=True)
 
 
 def _notes(done: Written) -> Iterator[str]:

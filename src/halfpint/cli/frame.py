@@ -150,7 +150,9 @@ def show_progress(seconds_each: float | None) -> Progress:
 def _warnings_as_lines() -> Iterator[None]:
     """What is worth a word is one line, without the place in the program that says it."""
     with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_, **__: err.print(Text(f"halfpint: {message}", style="yellow"))
+        warnings.showwarning = lambda message, *_, **__: err.print(
+            Text(" ".join(f"halfpint: {message}".split()), style="yellow"), soft_wrap=True
+        )
         yield
 
 

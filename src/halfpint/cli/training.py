@@ -139,9 +139,12 @@ def _print_finetuned(done: Finetuned, *, as_json: bool) -> None:
         return
     beside = {"TF-IDF": done.baseline, "constant": done.trivial}
     out.print(_metrics_table(done.metrics, {name: each for name, each in beside.items() if each}))
+    for split, metrics in done.others.items():
+        told = ", ".join(f"{name} {interval.mean:.4f}" for name, interval in metrics.items())
+        out.print(Text(f"{split}: {told}"))
     for note in done.notes:
-        out.print(Text(note, style="dim"))
-    out.print(Text(f"figures are of {done.split}; the model is in {done.artifact}"))
+        out.print(Text(note, style="dim"), soft_wrap=True)
+    out.print(Text(f"figures are of {done.split}; the model is in {done.artifact}"), soft_wrap=True)
 
 
 def _metrics_table(metrics: Mapping[str, Any], beside: Mapping[str, Mapping[str, float]]) -> Table:
@@ -200,6 +203,7 @@ def evaluate(
     max_length: Length = None,
     device: Device = None,
     precision: PrecisionName = None,
+    against: Annotated[str | None, typer.Option(help="Another model of the task, judged on the same rows.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Judge a model on labelled data, with intervals."""
@@ -218,6 +222,7 @@ def evaluate(
         max_length=max_length,
         device=device,
         precision=precision,  # type: ignore[arg-type]
+        against=against,
     )
     _print_evaluation(done, as_json=as_json)
 
@@ -228,7 +233,11 @@ def _print_evaluation(done: Evaluation, *, as_json: bool) -> None:
         return
     out.print(_metrics_table(done.metrics, {"constant": done.trivial} if done.trivial else {}))
     for note in done.notes:
-        out.print(Text(note, style="dim"))
+        out.print(Text(note, style="dim"), soft_wrap=True)
+    if done.against is not None:
+        found = done.against.difference
+        ends = f" (95% interval {found.low:+.4f} – {found.high:+.4f})" if found.low is not None else ""
+        out.print(Text(f"{done.against.metric} against the other model: {found.mean:+.4f}{ends}, the same rows"))
     out.print(Text(f"{done.rows:,} rows of {done.split}, task {done.task}"))
 
 

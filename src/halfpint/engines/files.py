@@ -25,6 +25,7 @@ from halfpint.config import Precision
 from halfpint.data.asked import Check, check_text, checks_of, find_bad_rows, match_columns, rename_columns
 from halfpint.data.columns import find_columns
 from halfpint.data.delimited import OPENERS
+from halfpint.data.glue import require_submission, submission_of
 from halfpint.data.sources import DataError, read_batches
 from halfpint.data.write import find_unfit, form_of, join_schemas, write_tables
 from halfpint.engines.device import ready
@@ -79,6 +80,7 @@ def predict(
     pair: str | None = None,
     device: str | None = None,
     precision: Precision | None = None,
+    glue: bool = False,
     rows_at_once: int = ROWS_AT_ONCE,
     skip_bad: bool = False,
     overwrite: bool = False,
@@ -88,17 +90,27 @@ def predict(
 
     Without `out` it is NAME.predictions.csv beside the file. `columns` names those of a file without a header, `text`
     and `pair` say which are read, where the names do not tell. A row that has nothing to answer (an empty text, no
-    text) is refused; with `skip_bad` its answers are empty.
+    text) is refused; with `skip_bad` its answers are empty. `glue` writes a submission to GLUE instead.
     """
     ready_model = ready(model, device, precision)
     task, _ = ready_model.require_task()
     source = _Source.of(path, columns, rows_at_once)
     target = _target(source, out, PREDICTIONS, overwrite)
+    if glue:
+        require_submission(task, target.name)
+        skip_bad = False  # a submission has an answer to every row
 
     def choose(first: pa.Table) -> dict[str, str]:
         return match_columns(task, first, text=text, pair=pair)
 
     asked = _look_over(source, choose, checks_of(task), skip_bad=skip_bad, target=target)
+    if glue:
+
+        def submit(block: pa.Table) -> tuple[pa.Table, int]:
+            answers, num_cut = ready_model.answer_and_count(block)
+            return submission_of(task, answers), num_cut
+
+        return _write(asked, target, asked.job("glue", ready_model), submit, without_columns, _join_submission, watch)
     job = asked.job("predict", ready_model)
     return _write(asked, target, job, ready_model.answer_and_count, lambda block: block, _join_rows, watch)
 
@@ -300,6 +312,21 @@ def _join_rows(pieces: Pieces) -> dict[str, str]:
     schema = pa.schema([*(field.with_name(renamed.get(field.name, field.name)) for field in given), *answers])
     pieces.join(lambda path: write_tables(path, schema, tables()))
     return renamed
+
+
+def _join_submission(pieces: Pieces) -> dict[str, str]:
+    """Numbered answers, and nothing else."""
+
+    def tables() -> Iterator[pa.Table]:
+        first = 0
+        for _, answered in pieces.tables():
+            numbers = pa.array(range(first, first + len(answered)), pa.int64())
+            yield pa.table({"index": numbers, **{name: answered[name] for name in answered.column_names}})
+            first += len(answered)
+
+    schema = pa.schema([("index", pa.int64()), *pieces.schemas()[1][0]])
+    pieces.join(lambda path: write_tables(path, schema, tables()))
+    return {}
 
 
 def _join_vectors(pieces: Pieces) -> dict[str, str]:

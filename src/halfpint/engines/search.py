@@ -139,7 +139,7 @@ def _embedded(model: Model, texts: pa.Table, watch: Watch | None) -> tuple[Vecto
     """A vector of each text, and how many were cut."""
     place = cache_folder() / "embeddings" / f"{fingerprint(texts, VERSION, hash_model(model))}.npy"
     facts = place.with_suffix(".json")
-    with suppress(OSError, ValueError, KeyError):  # whatever is wrong with an entry, it is made again
+    with suppress(OSError, ValueError, KeyError, EOFError):  # whatever is wrong with an entry, it is made again
         vectors = np.load(place, mmap_mode="r")
         if len(vectors) == len(texts):
             return vectors, json.loads(facts.read_text())["cut"]

@@ -24,7 +24,6 @@ from halfpint.artifact.manifest import METADATA, is_complete
 
 KEPT = 2
 STATE = "state.json"
-MAX_BYTES = 2 * 10**9
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ class Checkpoint:
     values: dict[str, Any]
 
 
-def write_checkpoint(folder: Path, checkpoint: Checkpoint, *, max_bytes: int = MAX_BYTES) -> Path:
+def write_checkpoint(folder: Path, checkpoint: Checkpoint, *, max_bytes: int = 2 * 10**9) -> Path:
     """Write `folder/STEP`, and remove all but the last two."""
     out = folder / f"{checkpoint.step:08d}"
     with replace_folder(out, overwrite=True) as staging:

@@ -1,9 +1,10 @@
-"""`evaluate`: any model against labelled data, with intervals over the rows."""
+"""`evaluate`: any model against labelled data, with intervals over the rows; two models on the same rows."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from os import PathLike
+from typing import Any, cast
 
 import pyarrow as pa
 
@@ -18,7 +19,7 @@ from halfpint.engines.model import Model, load
 from halfpint.engines.scoring import score_rows
 from halfpint.train.precision import usual_precision
 from halfpint.train.prepare import DataOptions, encode, fit_length, read_data
-from halfpint.train.quality import Interval, over_rows
+from halfpint.train.quality import Comparison, Interval, compare, over_rows
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,8 @@ class Evaluation:
     trivial: dict[str, float]
     """Of an answer that never looks at the text, where the data has a train split to learn it from."""
     notes: tuple[str, ...]
+    against: Comparison | None = None
+    """The deciding metric less that of the other model, by the paired bootstrap."""
 
 
 def evaluate(
@@ -47,8 +50,12 @@ def evaluate(
     max_length: int | None = None,
     device: str | None = None,
     precision: Precision | None = None,
+    against: str | PathLike[str] | Model | None = None,
 ) -> Evaluation:
-    """Judge a model on the labelled rows of a split: test where it is there, else dev, else all there is."""
+    """Judge a model on the labelled rows of a split: test where it is there, else dev, else all there is.
+
+    With `against`, another model of the same task is judged on the same rows.
+    """
     options = DataOptions(task, text, label, pair, columns)
     dataset = read_data(data, options)
     place = find_device(device)
@@ -57,13 +64,30 @@ def evaluate(
     name = _choose_split(dataset, split)
     matched = match_columns(asked, dataset.tables[name], text=text, label=label, pair=pair, labelled=True)
     table = rename_columns(dataset.tables[name], matched)
-    judged, cut = judge(loaded, asked, table, max_length=max_length, precision=precision or usual_precision(place))
+    chosen = precision or usual_precision(place)
+    judged, cut = judge(loaded, asked, table, max_length=max_length, precision=chosen)
     trivial = {}
     if "train" in dataset.tables and name != "train":
         constant = asked.trivial(rename_columns(dataset.tables["train"], matched), table)
         trivial = {} if constant is None else asked.measure(constant)
     notes = (f"{cut:,} of {table.num_rows:,} rows were cut to fit the length",) if cut else ()
-    return Evaluation(asked.name, name, table.num_rows, over_rows(asked, judged), trivial, notes)
+    comparison = None
+    if against is not None:
+        other = (against if isinstance(against, Model) else load(str(against))).to(place)
+        theirs = _like(other.task or _task_of_head(other, dataset, options), asked)
+        comparison = compare(asked, judged, judge(other, theirs, table, max_length=max_length, precision=chosen)[0])
+    return Evaluation(asked.name, name, table.num_rows, over_rows(asked, judged), trivial, notes, comparison)
+
+
+def _like(task: Task, asked: Task) -> Task:
+    """The other model's task, if it is the same; in the columns of the first."""
+    if task.form != asked.form or task.labels != asked.labels:
+        raise DataError(
+            f"the models were trained for different tasks: {asked.name} with the labels {_listed(asked.labels)}, and "
+            f"{task.name} with {_listed(task.labels)}"
+        )
+    like: Task = replace(cast(Any, task), columns=asked.columns)
+    return like
 
 
 def judge(

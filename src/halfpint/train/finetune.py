@@ -46,6 +46,8 @@ class Finetuned:
     """The rows that the figures are of: test, or dev where there is no test."""
     metrics: dict[str, Interval]
     """Over seeds, or of one seed over rows."""
+    others: dict[str, dict[str, Interval]]
+    """The same of further splits that have labels: MNLI's `dev_mismatched`."""
     trivial: dict[str, float]
     """The same of an answer that never looks at the text; empty where there is none."""
     baseline: dict[str, float]
@@ -136,12 +138,16 @@ def _run(work: SeedWork, out: Path, *, overwrite: bool) -> Finetuned:
     evidence = _find_evidence(prepared) if work.ranks.is_first else _Evidence({}, {})
     results = [work.result_of(recipe.of_seed(index)) for index in range(recipe.seeds)]
     best = max(results, key=lambda result: result.dev_score)
-    metrics = _summarize(best.task, [result.judged for result in results])
+    figures = {
+        split: _summarize(best.task, [result.judged[split] for result in results])
+        for split in (prepared.judged, *prepared.others)
+    }
     outcome = Finetuned(
         artifact=out,
         task=prepared.task.name,
         split=prepared.judged,
-        metrics=metrics,
+        metrics=figures.pop(prepared.judged),
+        others=figures,
         trivial=evidence.trivial,
         baseline=evidence.baseline,
         scores={result.seed: result.dev_score for result in results},
@@ -208,6 +214,10 @@ def _save(work: SeedWork, best: SeedResult, outcome: Finetuned, *, overwrite: bo
             "max_length": recipe.max_length,
             "metrics": told,
             "split": outcome.split,
+            "others": {
+                split: {name: asdict(interval) for name, interval in metrics.items()}
+                for split, metrics in outcome.others.items()
+            },
             "trivial": outcome.trivial,
             "baseline": outcome.baseline,
             "dev_scores": outcome.scores,

@@ -118,7 +118,7 @@ def train(
             ended = ranks.agree(settings.patience > 0 and state.stale >= settings.patience)
             saves = due or stopped or now - saved > checkpoint_seconds
             if saves and checkpoints is not None and ranks.is_first:
-                write_checkpoint(checkpoints, run.checkpoint(state))
+                write_checkpoint(checkpoints, run.checkpoint(state), max_bytes=settings.checkpoint_mb * 10**6)
                 saved = time.monotonic()
             if stopped:
                 raise KeyboardInterrupt

@@ -47,7 +47,7 @@ class Prepared:
 
     task: Task
     splits: dict[str, Split]
-    """`train` and `dev`, and `test` where there are labels for it."""
+    """`train` and `dev`, and where there are labels for them `test` and others to be judged (`dev_mismatched`)."""
     report: SplitReport
     name: str
     hashes: dict[str, str]
@@ -57,6 +57,11 @@ class Prepared:
     def judged(self) -> str:
         """The split whose figures are reported."""
         return "test" if "test" in self.splits else "dev"
+
+    @property
+    def others(self) -> list[str]:
+        """Further splits whose figures are reported."""
+        return [split for split in self.splits if split not in ("train", "dev", self.judged)]
 
     def lines(self) -> list[str]:
         """What a person should know of the data."""
@@ -88,7 +93,7 @@ def prepare(dataset: Dataset, task: Task, tokenizer: Tokenizer, max_length: int,
     splits = {
         split: Split(table, encode(table, task, tokenizer, max_length))
         for split, table in tables.items()
-        if split in ("train", "dev", "test")
+        if split == "train" or split.startswith(("dev", "test"))
     }
     return Prepared(task, splits, report, dataset.name, hashes)
 

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from halfpint.checkpoints.foreign_network import AnyNetwork
 from halfpint.data.loader import Loader
-from halfpint.data.task import Array, Task, score_of
+from halfpint.data.task import Judged, Task, score_of
 from halfpint.data.text_task import TextTask
 from halfpint.engines.model import Model
 from halfpint.engines.scoring import score_rows
@@ -36,8 +36,8 @@ class SeedResult:
     """By which the best is chosen: the task's deciding metric, turned so that more is better."""
     task: Task
     """Calibrated on dev."""
-    judged: dict[str, Array]
-    """The rows of the split that figures are of."""
+    judged: dict[str, Judged]
+    """The rows of each split that figures are of."""
 
 
 @dataclass
@@ -145,7 +145,8 @@ class SeedWork:
     def _judge(self, settings: Settings) -> SeedResult:
         """Calibrated on dev, judged where figures are of; both as the model will be run."""
         prepared = self.prepared
-        parts = {split: prepared.splits[split] for split in ("dev", prepared.judged)}
+        reported = [prepared.judged, *prepared.others]
+        parts = {split: prepared.splits[split] for split in ("dev", *reported)}
         scores = {
             split: score_rows(self.network, part.encoded, prepared.task.head, settings.precision)
             for split, part in parts.items()
@@ -159,4 +160,4 @@ class SeedWork:
             for split, rows in judged.items():
                 self.folder.keep_predictions(f"{split}-seed-{settings.seed}", rows)
         dev_score = score_of(task, task.measure(judged["dev"]))
-        return SeedResult(settings.seed, dev_score, task, judged[prepared.judged])
+        return SeedResult(settings.seed, dev_score, task, {split: judged[split] for split in reported})

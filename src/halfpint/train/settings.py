@@ -36,13 +36,15 @@ class Settings:
     """The largest norm of all gradients together; 0 leaves them as they are."""
     precision: Precision = "fp32"
     seed: int = 0
+    checkpoint_mb: int = 2000
+    """Of one file of a checkpoint, at most; a tensor that alone is larger has a file of its own."""
     evaluations: int = 1
     """Of each epoch."""
     patience: int = 0
     """Evaluations without improvement before the run ends early; 0 runs to the end."""
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch", "evaluations"):
+        for name in ("epochs", "batch", "evaluations", "checkpoint_mb"):
             _require(getattr(self, name) >= 1, f"{name} is {getattr(self, name)}; it must be at least 1")
         for name in ("lr", "eps"):
             _require(getattr(self, name) > 0, f"{name} is {getattr(self, name)}; it must be positive")
