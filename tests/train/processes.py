@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 from safetensors.torch import save_file
 
 from halfpint.config import EncoderConfig, ModelConfig
@@ -15,7 +13,7 @@ from halfpint.data.loader import Loader
 from halfpint.model.network import Network
 from halfpint.objectives.task import TaskObjective
 from halfpint.train.loop import Outcome, train
-from halfpint.train.parallel import Ranks
+from halfpint.train.parallel import Ranks, joined
 from halfpint.train.settings import Settings
 from tests.train.samples import HEADS, LONGEST, VOCABULARY, draw_rows
 
@@ -53,14 +51,11 @@ def weights(network: Network) -> dict[str, torch.Tensor]:
 def main() -> None:
     torch.set_num_threads(1)
     out = Path(sys.argv[1])
-    parallel = "RANK" in os.environ
-    if parallel:
-        dist.init_process_group("gloo")
-    network, _ = run(None if parallel else out, dropout=0.0 if parallel else 0.1)
-    if Ranks.here().is_first:
-        save_file(weights(network), out / "end.safetensors")
-    if parallel:
-        dist.destroy_process_group()
+    with joined(torch.device("cpu")) as ranks:
+        parallel = ranks.world > 1
+        network, _ = run(None if parallel else out, dropout=0.0 if parallel else 0.1)
+        if ranks.is_first:
+            save_file(weights(network), out / "end.safetensors")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ Losses are divided by the counts of the whole step, all ranks together, so the s
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+LETTING_GO = 0.1
+"""Seconds."""
 BUCKET = 25_000_000
 """Values that are sent together."""
 
@@ -75,9 +78,14 @@ def joined(device: torch.device) -> Iterator[Ranks]:
         return
     if device.type == "cuda":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    # Decisions of the loop are sent from the host, also where gradients are on GPUs.
+    dist.init_process_group("cuda:nccl,cpu:gloo" if device.type == "cuda" else "gloo")
     try:
         yield Ranks.here()
+        # gloo's threads let go of tensors a little after they have arrived. Where Python ended meanwhile, they would
+        # abort the process, whose work is done and saved.
+        dist.barrier()
+        time.sleep(LETTING_GO)
     finally:
         dist.destroy_process_group()
 
