@@ -184,6 +184,13 @@ def test_activation_bytes_are_what_autograd_saves(precision: str, config: ModelC
     assert counted == measure_saved_bytes(Network(config), batch, autocast=precision == "bf16")
 
 
+def test_activation_bytes_of_long_sequences_in_half_precision() -> None:
+    config = ModelConfig(preset("bert-tiny").config)
+    batch = Batch.from_ids([[1] * 120] * 3)
+    counted = activation_bytes(config, tokens=360, sequences=3, precision="bf16", device="cpu")
+    assert counted == measure_saved_bytes(Network(config), batch, autocast=True)
+
+
 def test_activation_bytes_with_targets() -> None:
     config = ModelConfig(preset("bert-tiny").config, (MaskedLMHead(),))
     batch = Batch.from_ids([[1] * 9, [2] * 5]).with_targets(torch.tensor([1, 4, 10]))

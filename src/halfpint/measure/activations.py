@@ -23,7 +23,7 @@ from halfpint.config import (
     TokenHead,
 )
 from halfpint.measure.weights import summed_width, weights
-from halfpint.model.backends import MAX_FUSED_WIDTH, gpu_backend
+from halfpint.model.backends import LONG, MAX_FUSED_WIDTH, gpu_backend
 
 Precision = Literal["fp32", "bf16"]
 Device = Literal["cuda", "cpu"]
@@ -42,7 +42,7 @@ def activation_bytes(
     """Bytes saved for the backward pass of one training step over `tokens` tokens in `sequences` sequences.
 
     Precision `fp32` is plain float32; `bf16` is autocast over float32 weights. It counts plain eager torch, and
-    all heads. `longest` is the longest sequence, by which a GPU's attention is chosen; without it, all are taken to be
+    all heads. `longest` is the longest sequence, by which attention is chosen; without it, all are taken to be
     of one length. `targets` is how many tokens the masked LM head works on; without it, all.
 
     Counted, each stored tensor once however many operations keep it, and once for each layer that uses a
@@ -56,7 +56,8 @@ def activation_bytes(
     - of dropout elsewhere its mask, where it drops: one byte a value on CUDA, a value's size on the CPU;
     - of attention queries, keys, values, the output and one float32 log-sum-exp for each head and token. CUDA's
       flash attention, which serves longer sequences, pads head sizes to multiples of 8 and keeps 16 bytes of random
-      state; on the CPU the pieces of the output are kept beside the joined one;
+      state; on the CPU the pieces of the output are kept beside the joined one, and in bf16 all of these in float32, or
+      of long sequences the queries, keys, values, scaled queries and probabilities;
     - of the embedding head the states it averages, slots, lengths, and the vectors and norms it divides;
     - the index tensors that embeddings and gathers make (8 bytes an entry), and the trigrams' mask;
     - MobileBERT's decoder, joined from two weights;
@@ -69,8 +70,9 @@ def activation_bytes(
     """
     model = config if isinstance(config, ModelConfig) else ModelConfig(config)
     encoder, sharing = model.encoder, model.encoder.sharing
-    backend = gpu_backend(longest or -(-tokens // sequences), encoder.head_size)
-    tape = Tape(tokens, autocast=precision == "bf16", cpu=device == "cpu", flash=backend == "flash")
+    longest = longest or -(-tokens // sequences)
+    flash = gpu_backend(longest, encoder.head_size) == "flash"
+    tape = Tape(tokens, longest, autocast=precision == "bf16", cpu=device == "cpu", flash=flash)
     hidden = _embeddings(tape, encoder)
     for attention_block, ffn_block in zip(sharing.attention, sharing.ffn, strict=True):
         attended = _attention(tape, encoder, encoder.num_heads[attention_block], hidden)
@@ -104,6 +106,7 @@ class Tape:
     """The operations of a forward pass, and the set of tensors that they save."""
 
     tokens: int
+    longest: int
     autocast: bool
     cpu: bool
     flash: bool
@@ -167,6 +170,8 @@ class Tape:
         return Value(rows, x.columns, x.itemsize)
 
     def attend(self, qkv: Value, heads: int, size: int) -> Value:
+        if self.cpu and qkv.itemsize == 2:
+            return self._attend_half(qkv, heads, size)
         if self.cpu or not self.flash:
             self.save(qkv)
             out = self.save_new(self.tokens, heads * size, qkv.itemsize)
@@ -184,6 +189,18 @@ class Tape:
         # Cutting the padding off leaves gaps, and joining the heads copies them away, unless there are no two to join.
         copied = padded != size and heads > 1 and size > 1
         return Value(self.tokens, heads * size, qkv.itemsize) if copied else out
+
+    def _attend_half(self, qkv: Value, heads: int, size: int) -> Value:
+        """In bf16 on the CPU: in float32 where sequences are short, by plain products where they are long."""
+        if self.longest < LONG:
+            for _ in ("query", "key", "value", "output"):
+                self.save_new(self.tokens, heads * size, 4)
+            self.save_new(self.tokens, heads, 4)
+        else:
+            self.save(qkv)
+            self.save_new(self.tokens, heads * size, qkv.itemsize)  # scaled queries
+            self.save_new(self.tokens, heads * self.longest, qkv.itemsize)  # probabilities
+        return Value(self.tokens, heads * size, qkv.itemsize)
 
 
 def _embeddings(tape: Tape, config: EncoderConfig) -> Value:

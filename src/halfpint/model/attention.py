@@ -25,13 +25,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from halfpint.model.backends import gpu_backend
+from halfpint.model.backends import LONG, gpu_backend
 from halfpint.model.batch import Batch
 
 Backend = Literal["short", "flash", "runs", "padded"]
-
-LONG = 96
-"""From so many tokens on, plain products in half precision are faster on a CPU than torch's fused attention."""
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 

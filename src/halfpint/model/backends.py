@@ -1,4 +1,4 @@
-"""Which kernels run on a GPU. Free of torch, so that costs can be counted without it."""
+"""Which kernels run where. Free of torch, so that costs can be counted without it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ MAX_SHORT_HEAD = 128
 
 MAX_FUSED_WIDTH = 4096
 """A row of wider states does not fit a program of the kernel that ends a layer's halves."""
+
+LONG = 96
+"""From so many tokens on, plain products in half precision are faster on a CPU than torch's fused attention."""
 
 
 def gpu_backend(longest: int, head_size: int) -> Literal["short", "flash"]:
