@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from halfpint.config import EncoderConfig, ModelConfig, Sharing
     from halfpint.engines.files import Written, embed, predict
     from halfpint.engines.model import Model, load
-    from halfpint.engines.search import Corpus, Hit, read_corpus, search
+    from halfpint.engines.search import Hit, Index, index_texts, search
     from halfpint.measure.profile import Profile, profile
     from halfpint.presets import PRESETS, preset
     from halfpint.train.evaluate import Evaluation, evaluate
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from halfpint.train.rerun import rerun
 
 _HOMES = {
-    "Corpus": "halfpint.engines.search",
     "EncoderConfig": "halfpint.config",
     "Evaluation": "halfpint.train.evaluate",
     "Finetuned": "halfpint.train.finetune",
     "Hit": "halfpint.engines.search",
+    "Index": "halfpint.engines.search",
     "Model": "halfpint.engines.model",
     "ModelConfig": "halfpint.config",
     "PRESETS": "halfpint.presets",
@@ -36,11 +36,11 @@ _HOMES = {
     "embed": "halfpint.engines.files",
     "evaluate": "halfpint.train.evaluate",
     "finetune": "halfpint.train.finetune",
+    "index_texts": "halfpint.engines.search",
     "load": "halfpint.engines.model",
     "predict": "halfpint.engines.files",
     "preset": "halfpint.presets",
     "profile": "halfpint.measure.profile",
-    "read_corpus": "halfpint.engines.search",
     "rerun": "halfpint.train.rerun",
     "search": "halfpint.engines.search",
 }
@@ -56,11 +56,11 @@ _NEED_TORCH = (
 
 __all__ = [
     "PRESETS",
-    "Corpus",
     "EncoderConfig",
     "Evaluation",
     "Finetuned",
     "Hit",
+    "Index",
     "Model",
     "ModelConfig",
     "Profile",
@@ -69,11 +69,11 @@ __all__ = [
     "embed",
     "evaluate",
     "finetune",
+    "index_texts",
     "load",
     "predict",
     "preset",
     "profile",
-    "read_corpus",
     "rerun",
     "search",
 ]

@@ -20,7 +20,7 @@ from halfpint.engines.requirements import require_torch
 
 if TYPE_CHECKING:
     from halfpint.engines.files import Written
-    from halfpint.engines.search import Corpus, Hit
+    from halfpint.engines.search import Hit, Index
 
 Artifact = Annotated[str, typer.Argument(metavar="ARTIFACT", help="An artifact, a Hub-layout folder or a Hub name.")]
 File = Annotated[Path, typer.Argument(metavar="FILE", help="CSV, TSV, JSONL, Parquet or plain lines, also packed.")]
@@ -135,13 +135,13 @@ def search(
     """
     require_torch("searching")
     from halfpint.engines.device import ready
-    from halfpint.engines.search import read_corpus
+    from halfpint.engines.search import index_texts
 
     if k < 1:
         raise ValueError(f"-k is {k}; it must be at least 1")
     with _row_progress("texts") as watch:
         model = ready(artifact, device, precision)  # type: ignore[arg-type]
-        texts = read_corpus(model, corpus, columns=columns, text=text, watch=watch)
+        texts = index_texts(model, corpus, columns=columns, text=text, watch=watch)
     if as_json:
         asked = list(queries or _lines())
         print(json.dumps([_as_dict(*each) for each in _found(texts, asked, k)], indent=2, ensure_ascii=False))
@@ -161,7 +161,7 @@ def _lines() -> Iterator[str]:
     return (line.strip() for line in sys.stdin if line.strip())
 
 
-def _found(texts: Corpus, queries: Sequence[str], k: int) -> Iterable[tuple[str, list[Hit]]]:
+def _found(texts: Index, queries: Sequence[str], k: int) -> Iterable[tuple[str, list[Hit]]]:
     return zip(queries, texts.search(queries, k), strict=True) if queries else ()
 
 

@@ -26,7 +26,7 @@ def read_hub(name: str) -> dict[str, pa.Table]:
             "check the path, or install it with: pip install 'halfpint[train]'"
         ) from error
     repository, _, config = name.partition(":")
-    reachable = _is_reachable(repository)
+    reachable = is_reachable(repository)
     try:
         with _offline(datasets, not reachable):
             found = datasets.load_dataset(repository, config or None)
@@ -47,7 +47,7 @@ def _http_error() -> type[Exception]:
     return cast(type[Exception], HfHubHTTPError.__bases__[0])
 
 
-def _is_reachable(repository: str) -> bool:
+def is_reachable(repository: str) -> bool:
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 

@@ -189,6 +189,11 @@ def _read_all(paths: list[Path], columns: list[str] | None) -> Iterator[pa.Table
         yield from _read_blocks(path, columns)
 
 
+def is_readable(path: Path) -> bool:
+    """Whether a file is of a kind that is known here, going by its name."""
+    return _format_of(path) is not None
+
+
 def _format_of(path: Path) -> str | None:
     endings = [ending.lower() for ending in path.suffixes[-2:]]
     if endings and endings[-1] in OPENERS:

@@ -54,7 +54,7 @@ class Hit:
 
 
 @dataclass(frozen=True)
-class Corpus:
+class Index:
     """Texts with their vectors, ready to be searched."""
 
     model: Model
@@ -97,23 +97,23 @@ def search(
     precision: Precision | None = None,
     watch: Watch | None = None,
 ) -> list[list[Hit]]:
-    """Of each query the k nearest texts of a corpus, the best first; to ask again and again, `read_corpus` once.
+    """Of each query the k nearest texts of a corpus, the best first; to ask again and again, `index_texts` once.
 
     The corpus is a file, a list of texts or anything else that holds texts; `columns` names those of a file without a
     header, `text` the one to be searched, where the names do not tell.
     """
     ready_model = ready(model, device, precision)
-    return read_corpus(ready_model, corpus, columns=columns, text=text, watch=watch).search(queries, k)
+    return index_texts(ready_model, corpus, columns=columns, text=text, watch=watch).search(queries, k)
 
 
-def read_corpus(
+def index_texts(
     model: Model,
     corpus: object,
     *,
     columns: str | Sequence[str] | None = None,
     text: str | None = None,
     watch: Watch | None = None,
-) -> Corpus:
+) -> Index:
     """The texts with their vectors, which are made, or found in the cache."""
     table = _read(corpus, columns)
     column = find_columns(table.column_names, text=text, table=table).text
@@ -123,7 +123,7 @@ def read_corpus(
         raise DataError(f"the column {column} of the corpus has no texts; there is nothing to find")
     texts = pa.table({"text": table[column].take(pa.array(rows)) if bad else table[column]})
     vectors, num_cut = _embedded(model, texts, watch)
-    return Corpus(model, table, column, rows, vectors, num_cut)
+    return Index(model, table, column, rows, vectors, num_cut)
 
 
 def _read(corpus: object, columns: str | Sequence[str] | None) -> pa.Table:
