@@ -51,9 +51,13 @@ class MaskedLM(nn.Module):
             self.extra = nn.Linear(width - config.embedding_size, config.vocab_size, bias=False)
 
     def forward(self, output: Output, batch: Batch, words: Tensor) -> Tensor:
+        return linear(self.states(output, batch), self.decoder(words), self.bias)
+
+    def states(self, output: Output, batch: Batch) -> Tensor:
+        """What is decoded, of the targets or of all tokens."""
         hidden = output.hidden if batch.targets is None else output.hidden[batch.targets.clamp(min=0)]
-        states = self.norm(self.transform(hidden, self.activation))
-        return linear(states, self.decoder(words), self.bias)
+        states: Tensor = self.norm(self.transform(hidden, self.activation))
+        return states
 
     def decoder(self, words: Tensor) -> Tensor:
         return torch.cat([words, self.extra.weight], dim=1) if hasattr(self, "extra") else words

@@ -30,8 +30,12 @@ class Network(nn.Module):
         self.config = ModelConfig(self.config.encoder, (*others, head))
         module = make_head(self.config.encoder, head)
         initialize(module, self.config.encoder.initializer_range)
-        words = self.encoder.embeddings.words.weight
-        self.heads[head.kind] = module.to(words.device, words.dtype).train(self.training)
+        self.heads[head.kind] = module.to(self.words.device, self.words.dtype).train(self.training)
+
+    @property
+    def words(self) -> Tensor:
+        """The embedding of words, with which a masked LM decodes."""
+        return self.encoder.embeddings.words.weight
 
     def head_config(self, kind: str) -> HeadConfig | None:
         return self.config.head(kind)
@@ -55,7 +59,7 @@ class Network(nn.Module):
     def answer(self, kind: str, output: Output, batch: Batch) -> Tensor:
         head = self.heads[kind]
         if isinstance(head, MaskedLM):
-            scores: Tensor = head(output, batch, self.encoder.embeddings.words.weight)
+            scores: Tensor = head(output, batch, self.words)
             return scores
         answer: Tensor = head(output, batch)
         return answer

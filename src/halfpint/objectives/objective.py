@@ -7,6 +7,7 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
+from halfpint.checkpoints.foreign_network import AnyNetwork
 from halfpint.model.batch import Batch
 from halfpint.model.encoder import Output
 from halfpint.model.taps import Taps
@@ -18,6 +19,8 @@ class Seen:
 
     output: Output
     answers: dict[str, Tensor]
+    network: AnyNetwork | None = None
+    """Where it came from, for losses that need weights."""
 
 
 class Objective(Protocol):

@@ -109,7 +109,7 @@ class Step:
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.settings.precision == "bf16"):
             output = self.network.encoder(batch, self.taps)
             answers = {kind: self.network.answer(kind, output, batch) for kind in self.kinds}
-        seen = Seen(output, answers)
+        seen = Seen(output, answers, self.network)
         found = ((objective, objective.losses(seen, batch)) for objective, _ in self.objectives)
         values = torch.stack([losses[name] for objective, losses in found for name in objective.names])
         return (values * scales.to(values.device)).sum()
