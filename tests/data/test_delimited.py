@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -171,3 +173,24 @@ def test_a_folder_is_no_file(tmp_path: Path) -> None:
     (tmp_path / "a.csv").mkdir()
     with pytest.raises(DataError, match=r"cannot be read \(Is a directory\); check the file and its permissions"):
         rows_of(tmp_path / "a.csv", CSV)
+
+
+LEFT = """
+import sys
+from halfpint.data.sources import read_batches
+
+try:
+    for batch in read_batches(sys.argv[1]):
+        pass
+except ValueError as error:
+    print(error)
+"""
+
+
+def test_a_process_that_leaves_a_broken_file_ends_as_it_should(tmp_path: Path) -> None:
+    path = tmp_path / "uneven.csv"
+    path.write_text("message,topic\nhello,sea\nx,y,z\n")
+    for _ in range(8):
+        done = subprocess.run([sys.executable, "-c", LEFT, path], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "line 3 has 3 fields" in done.stdout

@@ -322,3 +322,12 @@ def test_nothing_of_the_reference_data_leaks(reference_data: Any) -> None:
     whole, dev = (Counter(found.tables[split]["label"].to_pylist()) for split in ("train", "dev"))
     shares = [dev[label] / (dev[label] + whole[label]) for label in sorted(whole)]
     np.testing.assert_allclose(shares, 0.1, atol=0.005)
+
+
+def test_questions_on_one_passage_go_the_same_way() -> None:
+    table = pa.table(
+        {"question": [f"q{row}" for row in range(200)], "context": [f"passage {row // 5}" for row in range(200)]}
+    )
+    whole, _ = complete(Dataset("d", {"train": table}, {"train": "d"}), Columns("question", "context"), group="context")
+    passages = [set(whole.tables[split]["context"].to_pylist()) for split in ("train", "dev", "test")]
+    assert all(passages) and sum(map(len, passages)) == len(set.union(*passages)) == 40

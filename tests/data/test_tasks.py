@@ -92,7 +92,7 @@ def test_texts_that_look_a_little_like_something_else() -> None:
 
 def test_an_unknown_name_is_refused() -> None:
     with pytest.raises(
-        DataError, match=r"there is no task 'sst3'; known are text, cola, .*sst2.* squad, .* it is found"
+        DataError, match=r"there is no task 'sst3'; known are text, .*cola, .*sst2.* squad, .* it is found"
     ):
         find_task(dataset_of(TABLES["text"]), "sst3")
 

@@ -236,12 +236,92 @@ def test_killed_and_given_again_it_ends_with_the_same_model(encoder: Path, data:
     assert seeds == sorted(seeds), "the first seed was trained twice"
 
 
-def test_an_unfinished_run_of_other_settings_is_refused(encoder: Path, data: Path, tmp_path: Path) -> None:
+def stop_at_second_evaluation() -> Callable[[dict[str, Any]], None]:
+    """By then there is a checkpoint."""
+    seen: list[Any] = []
+
+    def watch(event: dict[str, Any]) -> None:
+        seen.append(event["event"])
+        if seen.count("evaluation") == 2:
+            raise KeyboardInterrupt
+
+    return watch
+
+
+def test_a_run_that_has_nothing_to_lose_makes_way(encoder: Path, data: Path, tmp_path: Path) -> None:
     def stop(event: dict[str, Any]) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         hp.finetune(data, model=encoder, out=tmp_path / "m", watchers=[stop], **FAST)
+    assert list(tmp_path.iterdir()) in ([], [tmp_path / ".m.run.lock"])
+    hp.finetune(data, model=encoder, out=tmp_path / "m", **{**FAST, "epochs": 1, "lr": 0.02})
+
+
+def test_other_rows_under_the_same_name_are_another_run(encoder: Path, tmp_path: Path) -> None:
+    data = write_csv(tmp_path / "my.csv", draw_texts(120))
+    with pytest.raises(KeyboardInterrupt):
+        hp.finetune(data, model=encoder, out=tmp_path / "m", watchers=[stop_at_second_evaluation()], **FAST)
+    write_csv(data, draw_texts(120, seed=9))
+    with pytest.raises(SettingsError, match="an unfinished run on other rows: the data has changed since"):
+        hp.finetune(data, model=encoder, out=tmp_path / "m", **FAST)
+
+
+def test_bad_input_leaves_nothing_and_the_corrected_command_works(encoder: Path, tmp_path: Path) -> None:
+    rows = draw_texts(120)
+    data = write_csv(tmp_path / "my.csv", [*rows[:77], (" ", "sea"), *rows[77:]])
+    command = ("finetune", data, "--model", encoder, "--out", tmp_path / "m", "--epochs", 1, "--allow-weak")
+    assert_refused(run_command(*command), f"row 78 of {data} has ' ' as its message, expected a text")
+    assert not (tmp_path / "m.run").exists()
+    write_csv(data, rows)
+    assert run_command(*command).code == 0
+
+
+def test_run_toml_finds_the_data_from_anywhere(encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_csv(tmp_path / "my.csv", draw_texts(60))
+    (tmp_path / "sub").mkdir()
+    monkeypatch.chdir(tmp_path)
+    hp.finetune("my.csv", model=os.path.relpath(encoder), out="m", allow_weak=True, **FAST)
+    monkeypatch.chdir(tmp_path / "sub")
+    again = hp.rerun("../m/run.toml", out="again")
+    assert equal(tmp_path / "m", again.artifact)
+
+
+def test_a_run_from_scratch_can_be_done_again(data: Path, tmp_path: Path) -> None:
+    options = {**FAST, "from_scratch": True, "max_length": 16, "epochs": 1, "allow_weak": True, "seeds": 2}
+    first = hp.finetune(data, model="bert-tiny", out=tmp_path / "first", **options)
+    assert equal(tmp_path / "first", hp.rerun(tmp_path / "first" / "run.toml", out=tmp_path / "second").artifact)
+    assert len(set(first.scores.values())) == 2 or len(first.scores) == 2
+
+
+def test_the_documented_torchrun_command_trains_one_model(encoder: Path, data: Path, tmp_path: Path) -> None:
+    launch = ("-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=29531", "-m", "halfpint.cli")
+    options = (
+        "--model",
+        encoder,
+        "--epochs",
+        2,
+        "--batch",
+        16,
+        "--precision",
+        "fp32",
+        "--device",
+        "cpu",
+        "--allow-weak",
+    )
+    command = [sys.executable, *launch, "finetune", data, "--out", tmp_path / "m", *options, "--set", "dropout=0"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(list(map(str, command)), env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("the model is in") == 1
+    assert run_command("finetune", data, "--out", tmp_path / "one", *options, "--set", "dropout=0").code == 0
+    ours, theirs = weights(tmp_path / "m"), weights(tmp_path / "one")
+    assert max(float((ours[name] - theirs[name]).abs().max()) for name in theirs) < 1e-4
+
+
+def test_an_unfinished_run_of_other_settings_is_refused(encoder: Path, data: Path, tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        hp.finetune(data, model=encoder, out=tmp_path / "m", watchers=[stop_at_second_evaluation()], **FAST)
     with pytest.raises(SettingsError, match=r"unfinished run of other settings: its epochs is 4, not 5; give the same"):
         hp.finetune(data, model=encoder, out=tmp_path / "m", **{**FAST, "epochs": 5})
     hp.finetune(data, model=encoder, out=tmp_path / "m", overwrite=True, **{**FAST, "epochs": 1, "lr": 0.02})
@@ -264,9 +344,19 @@ def test_what_is_no_better_than_a_constant_is_not_saved(encoder: Path, tmp_path:
     with pytest.raises(TooWeak, match=r"no better than 0\.\d+ of an answer that never looks at the text"):
         hp.finetune(data, model=encoder, out=tmp_path / "m", **weak)
     assert not (tmp_path / "m").exists()
-    done = run_command("finetune", data, "--model", encoder, "--out", tmp_path / "m", "--epochs", 1, "--lr", 1e-6)
-    assert done.code in (2, 3)
-    saved = hp.finetune(data, model=encoder, out=tmp_path / "m", allow_weak=True, overwrite=True, **weak)
+    # What has been trained serves --allow-weak, and other settings may be tried at once.
+    trained_at = (tmp_path / "m.run" / "finished" / "seed-0.safetensors").stat().st_mtime_ns
+    command = ("finetune", data, "--model", encoder, "--out", tmp_path / "m")
+    done = run_command(*command, "--epochs", 1, "--lr", 1e-7, "--device", "cpu")
+    assert (done.code, done.err.count("\n")) == (3, 1)
+    with pytest.raises(TooWeak):
+        hp.finetune(data, model=encoder, out=tmp_path / "m", **weak)
+    finished = tmp_path / "m.run" / "finished" / "seed-0.safetensors"
+    assert finished.stat().st_mtime_ns > trained_at
+    trained_at = finished.stat().st_mtime_ns
+    told: list[Any] = []
+    saved = hp.finetune(data, model=encoder, out=tmp_path / "m", allow_weak=True, watchers=[told.append], **weak)
+    assert told == [], "it was trained again"
     assert "no better than an answer that never looks at the text" in (saved.artifact / "README.md").read_text()
 
 
@@ -274,6 +364,55 @@ def test_a_loss_that_is_no_number_leaves_no_model(encoder: Path, data: Path, tmp
     with pytest.raises(TrainingFailed, match="the loss is nan"):
         hp.finetune(data, model=encoder, out=tmp_path / "m", set={"clip": 0}, **{**FAST, "lr": 1e30})
     assert not (tmp_path / "m").exists()
+
+
+def test_weights_that_are_no_numbers_are_no_model(encoder: Path, data: Path, tmp_path: Path) -> None:
+    options = ("--epochs", 1, "--lr", 1e30, "--batch", 300, "--device", "cpu", "--precision", "fp32", "--set", "clip=0")
+    done = run_command("finetune", data, "--model", encoder, "--out", tmp_path / "m", *options)
+    assert (done.code, done.err.count("\n")) == (3, 1), done.err
+    assert not (tmp_path / "m").exists() and not (tmp_path / "m.run").exists()
+
+
+def test_the_rows_that_were_cut_off_are_judged_again(trained: hp.Finetuned, data: Path) -> None:
+    again = hp.evaluate(trained.artifact, data, device="cpu")
+    assert (again.split, again.rows) == ("test", 30)
+    assert "judged are the rows that were cut off it then" in again.notes[-1]
+    assert again.trivial
+    seen = hp.evaluate(trained.artifact, data, split="train", device="cpu")
+    assert seen.rows == 240 and "those that the model was trained on" in seen.notes[-1]
+    other = hp.evaluate(trained.artifact, {"message": ["w4 w5"], "topic": ["sea"]}, device="cpu")
+    assert (other.split, other.notes) == ("train", ())
+
+
+def test_abstention_is_for_one_label_and_is_reported(encoder: Path, data: Path, tmp_path: Path) -> None:
+    numbers = write_csv(tmp_path / "n.csv", [(text, f"{len(text) / 7}") for text, _ in draw_texts(60)])
+    command = ("finetune", numbers, "--model", encoder, "--out", tmp_path / "n")
+    assert_refused(run_command(*command, "--abstain", 0.9), "abstain is for tasks of one label a row")
+    assert_refused(
+        run_command(*command, "--class-weights", "balanced"), "class_weights is for tasks of one label a row"
+    )
+    done = hp.finetune(data, model=encoder, out=tmp_path / "m", abstain=0.9, allow_weak=True, **FAST)
+    assert 0 < done.metrics["coverage"].mean <= 1
+    assert done.metrics["answered_accuracy"].mean >= done.metrics["accuracy"].mean - 1e-9
+
+
+def test_whole_numbers_are_a_regression_when_told(encoder: Path, tmp_path: Path) -> None:
+    stars = write_csv(tmp_path / "stars.csv", [(text, str(len(text) % 5)) for text, _ in draw_texts(80)])
+    done = hp.finetune(stars, model=encoder, out=tmp_path / "m", task="regression", allow_weak=True, **FAST)
+    assert {"spearman", "pearson"} & set(done.metrics)
+    classes = hp.finetune(stars, model=encoder, out=tmp_path / "c", task="classification", allow_weak=True, **FAST)
+    assert "accuracy" in classes.metrics
+
+
+@pytest.mark.parametrize("label", ["", "-1"])
+def test_a_test_split_without_public_labels_is_not_judged(encoder: Path, tmp_path: Path, label: str) -> None:
+    for split, count in (("train", 100), ("dev", 30), ("test", 30)):
+        rows = draw_texts(count, seed=count)
+        write_csv(
+            tmp_path / "d" / f"{split}.csv", [(text, label if split == "test" else topic) for text, topic in rows]
+        )
+    done = hp.finetune(tmp_path / "d", model=encoder, out=tmp_path / "m", allow_weak=True, **FAST)
+    assert done.split == "dev"
 
 
 def test_a_preset_without_weights_names_the_ways_out(

@@ -33,6 +33,15 @@ from halfpint import __version__
 from halfpint.measure.cost import CostFailed
 from halfpint.train.failures import GateNotMet
 
+UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+"""What the parser raises; typer has no name of its own for it."""
+
+
+def _usage(error: Any) -> str:
+    """What cannot be parsed, and where it says what can."""
+    command = error.ctx.command_path if error.ctx else "halfpint"
+    return f"{error.format_message().rstrip('.')}; see: {command} --help"
+
 
 class Verbs(TyperGroup):
     """All commands; what goes wrong in one becomes one line and an exit code."""
@@ -41,8 +50,17 @@ class Verbs(TyperGroup):
         try:
             with _warnings_as_lines():
                 return super().invoke(ctx)
+        except BrokenPipeError:  # whoever read this has read enough
+            raise
+        except OSError as error:
+            place = f" ({error.filename})" if error.filename else ""
+            raise _failure(f"halfpint: {error.strerror or error}{place}", 1) from error
         except KeyboardInterrupt:
             raise _failure("interrupted", 130) from None
+        except UsageError as error:
+            if type(error).__name__ == "NoArgsIsHelpError":
+                raise
+            raise _failure(f"halfpint: {_usage(error)}", 2) from error
         except ValueError as error:
             # A user's mistake: every ValueError of ours says what was given, expected, and to be done.
             raise _failure(f"halfpint: {error}", 2) from error

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from halfpint.cli.frame import AsJson, app, out, show_progress
-from halfpint.measure.cost import SECONDS_A_MODEL
+from halfpint.measure.cost import SECONDS_A_MODEL, CostRequest
 
 if TYPE_CHECKING:
     from halfpint.doctor import Diagnosis
@@ -19,10 +19,13 @@ if TYPE_CHECKING:
 
 WIDEST_NAME = 14
 """Of a column whose figures are narrower; longer names are folded, figures never."""
+FOR_MEASURING = ("device", "precision", "thorough")
+"""Options that counting has no use for."""
 
 
 @app.command()
 def profile(
+    context: typer.Context,
     models: Annotated[
         list[str], typer.Argument(metavar="MODEL…", help="Presets, artifacts, Hub-layout folders or Hub names.")
     ],
@@ -38,15 +41,18 @@ def profile(
 
     A preset needs no weights: random ones cost the same.
     """
-    from halfpint.measure.profile import profile as run
+    from halfpint.measure.profile import profile_all
 
-    options = {"batch": batch, "length": length, "device": device, "precision": precision, "thorough": thorough}
+    request = CostRequest("", batch, length, device, precision, thorough)
+    if not measure and (unused := [name for name in FOR_MEASURING if _is_given(context, name)]):
+        raise ValueError(f"--{unused[0]} is for measuring, and nothing is measured; add --measure, or leave it out")
     profiles = []
+    found = profile_all(models, request, measure=measure)
     with show_progress(SECONDS_A_MODEL if measure else None) as progress:
         task = progress.add_task("", total=len(models))
         for name in models:
             progress.update(task, description=f"{'measuring' if measure else 'counting'} {name}")
-            profiles.append(run(name, measure=measure, **options))  # type: ignore[arg-type]
+            profiles.append(next(found))
             progress.advance(task)
     if as_json:
         print(json.dumps([each.to_dict() for each in profiles], indent=2))
@@ -56,6 +62,11 @@ def profile(
     remarks = [_profile_caption(profiles), *(f"{each.model}: {each.note}" for each in profiles if each.note)]
     for remark in remarks:
         out.print(Text(remark, style="dim"))
+
+
+def _is_given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 Cell = Callable[["Profile"], str]
@@ -175,6 +186,8 @@ def _doctor_rows(found: Diagnosis) -> list[tuple[str, str]]:
 def _torch_line(facts: dict[str, Any] | None) -> str:
     if facts is None:
         return "not installed: counting works, loading and training do not (pip install 'halfpint[train]')"
+    if "error" in facts:
+        return f"torch is installed but does not import: {facts['error']}"
     onednn = "oneDNN" if facts["onednn"] else "no oneDNN, so slower on this processor"
     return f"{facts['threads']} threads, {facts['capability']}, {onednn}"
 

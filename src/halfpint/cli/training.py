@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
@@ -134,6 +135,8 @@ def parse_changes(changes: list[str]) -> dict[str, str]:
 
 
 def _print_finetuned(done: Finetuned, *, as_json: bool) -> None:
+    if os.environ.get("RANK", "0") != "0":  # of processes that torchrun started, the first one tells
+        return
     if as_json:
         print(json.dumps(done.to_dict(), indent=2))
         return

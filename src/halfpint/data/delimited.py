@@ -14,6 +14,8 @@ import csv
 import gzip
 import io
 import lzma
+import threading
+import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -26,6 +28,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
+READ_AHEAD_SECONDS = 0.05
+"""In which a thread that is about to read comes to it."""
 BLOCK_SIZES = (4 << 20, 64 << 20, 1 << 30)
 """Bytes parsed at a time. No row may be longer than its block, so the larger ones are for files with such rows."""
 LONGEST_FIELD = 256 << 20
@@ -111,8 +115,7 @@ def read_delimited(path: Path, dialect: Dialect, columns: Sequence[str] | None =
 
 
 def _parse(path: Path, dialect: Dialect, names: list[str], block_size: int) -> Iterator[pa.Table]:
-    with open_bytes(path) as file:
-        source = _QuoteWatch(file, dialect.delimiter) if dialect.quoted else file
+    with open_bytes(path) as file, closing(_Watched(file, dialect)) as source:
         suspicious = False
         with pa_csv.open_csv(
             source,
@@ -129,25 +132,30 @@ def _parse(path: Path, dialect: Dialect, names: list[str], block_size: int) -> I
             ),
         ) as reader:
             for batch in reader:
-                if isinstance(source, _QuoteWatch) and source.suspicious and not suspicious:
+                if source.suspicious and not suspicious:
                     suspicious = True
                     if problem := _find_problem(path, dialect, names):
                         raise problem
                 yield pa.Table.from_batches([batch])
 
 
-class _QuoteWatch(io.RawIOBase):
-    """Passes the bytes of a CSV file on, and notices whether its quotes stand where RFC 4180 wants them.
+class _Watched(io.RawIOBase):
+    """Passes the bytes of a file on to the parser, which reads ahead in a thread of its own.
 
-    Of all quotes in their order, every other one opens: it follows a delimiter, a line's end or a quote (an inner
-    quote is written as two). Each of the rest closes and is followed by one of these.
+    Where the parser is left before the end of the file, that thread may be about to read, and a process that ended
+    meanwhile would be aborted; so `close` waits for it.
+
+    Of CSV it notices whether quotes stand where RFC 4180 wants them. Of all quotes in their order, every other one
+    opens: it follows a delimiter, a line's end or a quote (an inner quote is written as two). Each of the rest closes
+    and is followed by one of these.
     """
 
-    def __init__(self, file: BinaryIO, delimiter: str) -> None:
+    def __init__(self, file: BinaryIO, dialect: Dialect) -> None:
         self.suspicious = False
-        self._file = file
+        self._file, self._quoted = file, dialect.quoted
+        self._reading, self._ended = threading.Lock(), False
         self._neighbour = np.zeros(256, dtype=bool)
-        self._neighbour[[ord(character) for character in f'{delimiter}\r\n"']] = True
+        self._neighbour[[ord(character) for character in f'{dialect.delimiter}\r\n"']] = True
         self._odd = False
         # The last two bytes seen: the second is judged when the one after it is known.
         self._held = b"\n"
@@ -156,11 +164,23 @@ class _QuoteWatch(io.RawIOBase):
         return True
 
     def read(self, size: int | None = -1, /) -> bytes:
-        data = self._file.read(-1 if size is None else size)
-        self._watch(data or b"\n")
-        if not data and self._odd:
-            self.suspicious = True
+        with self._reading:
+            if self._ended:
+                return b""
+            data = self._file.read(-1 if size is None else size)
+            self._ended = not data
+        if self._quoted:
+            self._watch(data or b"\n")
+            if not data and self._odd:
+                self.suspicious = True
         return data
+
+    def close(self) -> None:
+        with self._reading:
+            was_left, self._ended = not self._ended, True
+        if was_left:
+            time.sleep(READ_AHEAD_SECONDS)
+        super().close()
 
     def _watch(self, data: bytes) -> None:
         text = np.frombuffer(self._held + data, dtype=np.uint8)

@@ -204,9 +204,25 @@ class SpanTask:
             "start": pa.array([each.start if each else None for each in spans], pa.int64()),
             "end": pa.array([each.end if each else None for each in spans], pa.int64()),
         }
+        found["n_best"] = pa.array(
+            [_n_best(each, context) for each, context in zip(predictions, self._contexts(table), strict=True)], N_BEST
+        )
         if self.no_answer:
             found["no_answer_score"] = [each.no_answer_score for each in predictions]
         return pa.table(found)
+
+
+N_BEST = pa.list_(
+    pa.struct([("text", pa.string()), ("start", pa.int64()), ("end", pa.int64()), ("probability", pa.float64())])
+)
+
+
+def _n_best(prediction: SpanPrediction, context: str) -> list[dict[str, Any]]:
+    """The best spans, the best first, whether or not an answer was given."""
+    return [
+        {"text": span.text(context), "start": span.start, "end": span.end, "probability": span.probability}
+        for span in prediction.spans
+    ]
 
 
 def find_span_task(

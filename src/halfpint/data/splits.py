@@ -88,6 +88,7 @@ def complete(
     test_share: float = 0.1,
     stratify: bool = True,
     cut_test: bool | None = None,
+    group: str | None = None,
 ) -> tuple[Dataset, SplitReport]:
     """The data set with a dev split, and with a train split that shares no text with the splits it is judged by.
 
@@ -100,7 +101,7 @@ def complete(
     Rows of train whose text (or pair of texts) is in any dev or test split are removed. Everything else is only
     counted. Other splits (`unsupervised`, say) pass through. Shares are of the texts in train. Where labels repeat,
     each keeps its share; numbers with fractions are no labels but scores, and are cut without regard to them. A label
-    with one text stays in train.
+    with one text stays in train. Rows with one text in the column `group` (questions on a passage) go the same way.
     """
     if "train" not in dataset.tables:
         raise DataError(f"{dataset.name} has no train split; it has {', '.join(dataset.tables)}")
@@ -132,7 +133,9 @@ def complete(
 
     are_classes = _are_classes(keys["train"], codes["train"], labels)
     strata = codes["train"] if stratify and are_classes else np.zeros_like(codes["train"])
-    cut = _cut(keys["train"], strata, shares, seed)
+    together = keys["train"] if group is None else text_keys(tables["train"], Columns(group))
+    # Too few passages to go round: then questions are cut one by one.
+    cut = _cut(together if len(np.unique(together)) > len(shares) else keys["train"], strata, shares, seed)
     for split, rows in cut.items():
         tables[split], keys[split] = tables["train"].filter(pa.array(rows)), keys["train"][rows]
     if cut:

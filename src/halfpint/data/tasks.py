@@ -17,7 +17,7 @@ from halfpint.data.sources import DataError, Dataset
 from halfpint.data.span_task import SpanTask, find_span_task
 from halfpint.data.tagging_task import TaggingTask, find_tagging_task
 from halfpint.data.task import Task
-from halfpint.data.text_task import BUILT_IN, TextTask, find_text_task
+from halfpint.data.text_task import BUILT_IN, PROBLEMS, TextTask, find_text_task
 
 
 class _Find(Protocol):
@@ -59,8 +59,8 @@ def find_task(
     pair: str | None = None,
 ) -> Task:
     """The task that a data set holds: by its name where it has one, else by the shape of its columns."""
-    if task is not None and task not in FINDERS and task != "text" and task not in BUILT_IN:
-        known = ", ".join(["text", *BUILT_IN, *FINDERS])
+    if task is not None and task not in FINDERS and task not in ("text", *PROBLEMS, *BUILT_IN):
+        known = ", ".join(["text", *PROBLEMS, *BUILT_IN, *FINDERS])
         raise DataError(f"there is no task {task!r}; known are {known}; without a name it is found")
     find = FINDERS.get(_form_of(dataset.tables["train"], text) if task is None else task)
     if find is not None:

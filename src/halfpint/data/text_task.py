@@ -76,6 +76,12 @@ BUILT_IN: dict[str, BuiltIn] = {
 }
 
 
+PROBLEMS: dict[str, Problem] = {
+    "classification": "single_label", "multi_label": "multi_label", "regression": "regression",
+}  # fmt: skip
+"""Names by which a task says what its labels are, where they could be taken for something else."""
+
+
 @dataclass(frozen=True)
 class TextTask:
     """What a model is asked of a text, and how its answers are judged."""
@@ -197,6 +203,10 @@ class TextTask:
         if self.problem == "single_label" and "probabilities" in judged:
             sure, right = judged["probabilities"].max(axis=1), judged["label"] == judged["prediction"]
             found["calibration_error"] = expected_calibration_error(sure, right)
+            if self.abstain_below > 0:
+                answered = sure >= self.abstain_below
+                found["coverage"] = float(answered.mean())
+                found["answered_accuracy"] = float(right[answered].mean()) if answered.any() else 0.0
         return found
 
     def calibrate(self, table: pa.Table, encoded: Encoded, scores: Array) -> TextTask:
@@ -252,7 +262,7 @@ def find_text_task(
         )
     columns = find_columns(table.column_names, text=text, label=label, pair=pair, need_label=True, table=table)
     values = label_values(table, columns)
-    problem = known.problem if known else _find_problem(values)
+    problem = known.problem if known else PROBLEMS.get(task or "") or _find_problem(values)
     if problem == "regression":
         numbers(values, str(columns.label))  # refused here, with its row, rather than in training
         labels: tuple[str, ...] = (str(columns.label),)
@@ -261,7 +271,7 @@ def find_text_task(
     metrics = known.metrics if known else DEFAULT_METRICS[problem]
     if "f1" in metrics:  # of the second class, which is the one without a "not" where classes have names
         labels = tuple(sorted(labels, key=lambda name: not name.startswith("not")))
-    return TextTask(columns, problem, labels, metrics, task or "text")
+    return TextTask(columns, problem, labels, metrics, task if known and task else "text")
 
 
 def header_of(task: str | None) -> str | None:
@@ -271,7 +281,7 @@ def header_of(task: str | None) -> str | None:
 
 
 def _built_in(task: str | None) -> BuiltIn | None:
-    if task is None:
+    if task is None or task in PROBLEMS:
         return None
     if task not in BUILT_IN:
         raise DataError(f"there is no task {task!r}; known are {', '.join(BUILT_IN)}; without a name it is found")

@@ -29,6 +29,11 @@ def find_device(name: str | None = None) -> torch.device:
     return device
 
 
+def answer_precision(device: torch.device) -> Precision:
+    """In which answers are given, unless told otherwise, and so judged: bf16 on a GPU, fp32 on a CPU."""
+    return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
+
+
 def ready(model: Model | str | PathLike[str], device: str | None = None, precision: Precision | None = None) -> Model:
     """A model to be asked. One that is given by its name is loaded, and laid out for the device it goes to.
 
@@ -39,7 +44,7 @@ def ready(model: Model | str | PathLike[str], device: str | None = None, precisi
             raise DeviceError("device and precision are for a model given by its name; a loaded one has its own (to)")
         return model
     place = find_device(device)
-    chosen = precision or ("bf16" if place.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32")
+    chosen = precision or answer_precision(place)
     if chosen not in DTYPES:
         raise DeviceError(f"precision is {chosen!r}; it is one of {', '.join(DTYPES)}")
     loaded = load(str(model)).to(place, DTYPES[chosen])

@@ -11,14 +11,15 @@ import pyarrow as pa
 from halfpint.checkpoints.foreign_network import AnyNetwork
 from halfpint.config import Precision, SequenceHead
 from halfpint.data.asked import match_columns, rename_columns
+from halfpint.data.cache import fingerprint
 from halfpint.data.sources import DataError, Dataset
+from halfpint.data.splits import complete
 from halfpint.data.task import Array, Task
 from halfpint.data.text_task import find_text_task
-from halfpint.engines.device import find_device
+from halfpint.engines.device import answer_precision, find_device
 from halfpint.engines.model import Model, load
 from halfpint.engines.scoring import score_rows
-from halfpint.train.precision import usual_precision
-from halfpint.train.prepare import DataOptions, encode, fit_length, read_data
+from halfpint.train.prepare import DataOptions, encode, fit_length, group_of, read_data
 from halfpint.train.quality import Comparison, Interval, compare, over_rows
 
 
@@ -61,22 +62,40 @@ def evaluate(
     place = find_device(device)
     loaded = (model if isinstance(model, Model) else load(str(model))).to(place)
     asked = loaded.task or _task_of_head(loaded, dataset, options)
+    dataset, note = _held_out(dataset, loaded, asked, split)
     name = _choose_split(dataset, split)
     matched = match_columns(asked, dataset.tables[name], text=text, label=label, pair=pair, labelled=True)
     table = rename_columns(dataset.tables[name], matched)
-    chosen = precision or usual_precision(place)
+    chosen = precision or answer_precision(place)
     judged, cut = judge(loaded, asked, table, max_length=max_length, precision=chosen)
     trivial = {}
     if "train" in dataset.tables and name != "train":
         constant = asked.trivial(rename_columns(dataset.tables["train"], matched), table)
         trivial = {} if constant is None else asked.measure(constant)
-    notes = (f"{cut:,} of {table.num_rows:,} rows were cut to fit the length",) if cut else ()
+    notes = ((f"{cut:,} of {table.num_rows:,} rows were cut to fit the length",) if cut else ()) + note
     comparison = None
     if against is not None:
         other = (against if isinstance(against, Model) else load(str(against))).to(place)
         theirs = _like(other.task or _task_of_head(other, dataset, options), asked)
         comparison = compare(asked, judged, judge(other, theirs, table, max_length=max_length, precision=chosen)[0])
     return Evaluation(asked.name, name, table.num_rows, over_rows(asked, judged), trivial, notes, comparison)
+
+
+def _held_out(dataset: Dataset, model: Model, task: Task, split: str | None) -> tuple[Dataset, tuple[str, ...]]:
+    """The data with the splits that were cut off it in training, where the model was trained on it."""
+    told = model.source.metadata if model.source else {}
+    seed, hashes = told.get("run", {}).get("seed"), told.get("data", {}).get("hashes", {})
+    if set(dataset.tables) != {"train"} or not isinstance(seed, int) or "train" not in hashes:
+        return dataset, ()
+    try:
+        whole, _ = complete(dataset, task.columns, seed=seed, group=group_of(task))
+    except DataError:  # other columns, or too few rows: it was not this data
+        return dataset, ()
+    if fingerprint(whole.tables["train"]) != hashes["train"]:
+        return dataset, ()
+    if split == "train":
+        return whole, ("these rows are those that the model was trained on",)
+    return whole, ("the model was trained on this data: judged are the rows that were cut off it then",)
 
 
 def _like(task: Task, asked: Task) -> Task:

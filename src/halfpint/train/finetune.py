@@ -21,6 +21,7 @@ from halfpint.data.task import Judged, Task, score_of
 from halfpint.data.text_task import TextTask
 from halfpint.doctor import describe_hardware
 from halfpint.engines.device import find_device
+from halfpint.engines.identity import hash_model
 from halfpint.engines.model import Model
 from halfpint.train.baseline import tfidf_baseline
 from halfpint.train.failures import TooWeak
@@ -30,7 +31,7 @@ from halfpint.train.precision import usual_precision
 from halfpint.train.prepare import DataOptions, Prepared, find_data_task, fit_length, prepare, read_data
 from halfpint.train.quality import Interval, over_rows, over_seeds
 from halfpint.train.recipe import IN_MEMORY, ClassWeights, Recipe, split_changes, usual_settings
-from halfpint.train.run import LOG, SETTINGS, require_free, run_folder
+from halfpint.train.run import HASHES, LOG, SETTINGS, require_free, run_folder
 from halfpint.train.seeds import SeedResult, SeedWork
 from halfpint.train.settings import Settings
 from halfpint.train.start import start_model
@@ -92,7 +93,7 @@ def finetune(
     What is not given is found in the data or usual for its size. `set` changes any other field of the settings
     (`weight_decay`, `warmup`, `patience` …) or of the encoder (`dropout`, `attention_dropout`).
     """
-    out = Path(out)
+    out = Path(out).expanduser().absolute()
     require_free(out, overwrite=overwrite)
     options = DataOptions(task, text, label, pair, columns)
     dataset = read_data(data, options)
@@ -106,8 +107,8 @@ def finetune(
     given = {name: value for name, value in (("epochs", epochs), ("batch", batch), ("lr", lr)) if value is not None}
     chosen = precision or usual_precision(place)
     recipe = Recipe(
-        data=str(data) if isinstance(data, str | PathLike) else IN_MEMORY,
-        model=base,
+        data=_place(data) if isinstance(data, str | PathLike) else IN_MEMORY,
+        model=_place(base),
         settings=Settings(**{**usual, **given, "seed": seed, "precision": chosen, **of_settings}),
         max_length=fit_length(found, max_length, start.max_length),
         device=str(place),
@@ -119,10 +120,21 @@ def finetune(
         abstain=abstain,
         allow_weak=allow_weak,
     )
-    values = {"out": str(out), **recipe.to_values()}
-    with joined(place) as ranks, run_folder(out, "finetune", values, overwrite=overwrite) as folder:
-        prepared = prepare(dataset, found, start.tokenizer, recipe.max_length, seed=seed)
+    recipe.require_fit(found)
+    prepared = prepare(dataset, found, start.tokenizer, recipe.max_length, seed=seed)
+    values = {"out": str(out), "start_hash": None if from_scratch else hash_model(start), **recipe.to_values()}
+    values |= {HASHES: prepared.hashes}
+    with (
+        joined(place) as ranks,
+        run_folder(out, "finetune", values, overwrite=overwrite, ranks=ranks) as folder,
+    ):
         return _run(SeedWork(recipe, prepared, start, folder, place, ranks, watchers), out, overwrite=overwrite)
+
+
+def _place(name: str | PathLike[str]) -> str:
+    """A path that is there as it can be found from anywhere; any other name as it is."""
+    path = Path(name).expanduser()
+    return str(path.absolute()) if path.exists() else str(name)
 
 
 @dataclass(frozen=True)
@@ -153,7 +165,12 @@ def _run(work: SeedWork, out: Path, *, overwrite: bool) -> Finetuned:
         scores={result.seed: result.dev_score for result in results},
         notes=(*prepared.lines(), *work.notes),
     )
-    _require_strength(outcome, prepared.task, allow_weak=recipe.allow_weak)
+    try:
+        _require_strength(outcome, prepared.task, allow_weak=recipe.allow_weak)
+    except TooWeak:
+        if work.ranks.is_first:
+            work.folder.mark_weak()
+        raise
     if work.ranks.is_first:
         _save(work, best, outcome, overwrite=overwrite)
         work.folder.remove()

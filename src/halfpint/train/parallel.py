@@ -61,6 +61,11 @@ class Ranks:
                 bucket, size = [], 0
         _sum_bucket(bucket)
 
+    def wait(self) -> None:
+        """Until all ranks are here."""
+        if self.world > 1:
+            dist.barrier()
+
     def agree(self, value: bool) -> bool:
         """What the first rank says."""
         if self.world == 1:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from halfpint.data.asked import checks_of, find_bad_rows
 from halfpint.data.cache import cached, fingerprint
 from halfpint.data.encoded import Encoded
 from halfpint.data.sources import DataError, Dataset, read
@@ -19,6 +20,10 @@ from halfpint.data.tokenizer import Tokenizer
 
 DEFAULT_LENGTHS = {"text": 256, "tagging": 256, "pairs": 128, "span": 384, "choice": 512}
 """Tokens of a sequence, by the form of the task, where the encoder can take so many."""
+
+
+UNLABELLED = {None, "", -1, "-1"}
+"""What stands for a label where none is public."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +90,8 @@ def find_data_task(dataset: Dataset, options: DataOptions) -> Task:
 
 def prepare(dataset: Dataset, task: Task, tokenizer: Tokenizer, max_length: int, *, seed: int) -> Prepared:
     """Splits completed, and their rows encoded (or read, where they were encoded before)."""
-    whole, report = complete(dataset, task.columns, seed=seed)
+    _require_texts(dataset, task)
+    whole, report = complete(dataset, task.columns, seed=seed, group=group_of(task))
     tables = {split: table for split, table in whole.tables.items() if _is_labelled(table, task.columns.label)}
     if "dev" not in tables:
         raise DataError(f"dev of {dataset.name} has no labels in its column {task.columns.label}; give a labelled dev")
@@ -96,6 +102,23 @@ def prepare(dataset: Dataset, task: Task, tokenizer: Tokenizer, max_length: int,
         if split == "train" or split.startswith(("dev", "test"))
     }
     return Prepared(task, splits, report, dataset.name, hashes)
+
+
+def group_of(task: Task) -> str | None:
+    """The column whose text several rows share: the passage of questions."""
+    return {"span": task.columns.pair, "choice": task.columns.text}.get(task.form)
+
+
+def _require_texts(dataset: Dataset, task: Task) -> None:
+    """Refuse a row without a text by its number in the data, before rows change their places."""
+    checks = checks_of(task)
+    for split, table in dataset.tables.items():
+        if split.startswith(("train", "dev", "test")) and set(checks) <= set(table.column_names):
+            for row, problem in find_bad_rows(table, checks).items():
+                raise DataError(
+                    f"row {row + 1:,} of {dataset.origins.get(split, split)} {problem}; take it out, or write what it "
+                    "says"
+                )
 
 
 def encode(table: pa.Table, task: Task, tokenizer: Tokenizer, max_length: int, cache: Path | None = None) -> Encoded:
@@ -119,7 +142,8 @@ def _is_labelled(table: pa.Table, label: str | None) -> bool:
         return True
     if label not in table.column_names:
         return False
-    column = table[label]
-    if column.null_count == len(column):
-        return False
-    return not (pa.types.is_integer(column.type) and pc.max(column).as_py() == -1)
+    return not set(pc.unique(table[label]).to_pylist() if _is_flat(table[label].type) else [0]) <= UNLABELLED
+
+
+def _is_flat(kind: pa.DataType) -> bool:
+    return not pa.types.is_nested(kind)

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
 from halfpint.config import EncoderConfig
+from halfpint.data.task import Task
+from halfpint.data.text_task import TextTask
 from halfpint.train.prepare import DataOptions
 from halfpint.train.settings import Settings, SettingsError
 
@@ -56,6 +58,13 @@ class Recipe:
             )
         if self.abstain is not None and not 0 < self.abstain <= 1:
             raise SettingsError(f"abstain is {self.abstain}; it is a precision above 0 and at most 1")
+
+    def require_fit(self, task: Task) -> None:
+        """Refuse what this task cannot do, before anything takes time."""
+        one_label = isinstance(task, TextTask) and task.problem == "single_label"
+        for flag, asked in (("abstain", self.abstain is not None), ("class_weights", self.class_weights != "none")):
+            if asked and not one_label:
+                raise SettingsError(f"{flag} is for tasks of one label a row, and this is {task.form}; leave it out")
 
     def of_seed(self, index: int) -> Settings:
         return replace(self.settings, seed=self.settings.seed + index)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from inspect import signature
 from os import PathLike
 from pathlib import Path
 
 from halfpint.train.finetune import Finetuned, finetune
 from halfpint.train.loop import Watcher
 from halfpint.train.recipe import IN_MEMORY
-from halfpint.train.run import read_toml
+from halfpint.train.run import HASHES, read_toml
 from halfpint.train.settings import SettingsError
 
 VERBS = {"finetune": finetune}
@@ -31,7 +32,9 @@ def rerun(
     if values.get("data") == IN_MEMORY:
         raise SettingsError(f"{settings} is of data that a Python program held; only runs on files can be done again")
     first = values.pop("out", None)
-    try:
-        return VERBS[verb](out=out or first, overwrite=overwrite, watchers=watchers, **values)
-    except TypeError as error:
-        raise SettingsError(f"{settings} does not fit this version of Halfpint ({error}); give it by flags") from error
+    for name in ("start_hash", HASHES):
+        values.pop(name, None)
+    strange = sorted(set(values) - set(signature(VERBS[verb]).parameters))
+    if strange:
+        raise SettingsError(f"{settings} does not fit this version of Halfpint: there is no {strange[0]}; give flags")
+    return VERBS[verb](out=out or first, overwrite=overwrite, watchers=watchers, **values)

@@ -1,9 +1,11 @@
 """The folder of a run while it goes on: `OUT.run/`, with its settings, its log, its checkpoints and predictions.
 
 The model itself appears at OUT only when the run has succeeded, and then this folder goes. What is notable:
-- a run that was stopped goes on when the same command is given again; one with other settings is refused, by name;
+- a run that was stopped goes on when the same command is given again; one with other settings is refused, by name,
+  where there is something to lose: a checkpoint, or the weights of a seed;
+- what it learns from is among the settings, as hashes: other rows under the same name are another run;
 - `run.toml` holds every setting as it was resolved, so `halfpint rerun` does the same again;
-- one process at a time.
+- one process at a time, and of those that `torchrun` starts together the first alone writes.
 """
 
 from __future__ import annotations
@@ -19,13 +21,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor
 
 from halfpint.artifact import ArtifactError, hold_folder
 from halfpint.data.task import Judged
+from halfpint.train.failures import TrainingFailed
+from halfpint.train.parallel import Ranks
 from halfpint.train.settings import SettingsError
 
 SETTINGS = "run.toml"
 LOG = "log.jsonl"
+HASHES = "data_hashes"
+WEAK = "too-weak"
+"""Marks a run that has trained and was not good enough: what it has serves --allow-weak, and nothing else."""
+NO_IDENTITY = ("allow_weak",)
+"""Settings that change nothing of what is trained."""
 
 Values = Mapping[str, Any]
 
@@ -57,16 +69,47 @@ class RunFolder:
 
     def keep_predictions(self, name: str, judged: Judged) -> None:
         """Judged rows, to be compared with those of other models."""
-        self.predictions.mkdir(exist_ok=True)
         arrays: dict[str, Any] = dict(judged)
-        np.savez_compressed(self.predictions / f"{name}.npz", **arrays)
+        with self.explained():
+            self.predictions.mkdir(exist_ok=True)
+            np.savez_compressed(self.predictions / f"{name}.npz", **arrays)
+
+    def keep_weights(self, seed: int, tensors: Mapping[str, Tensor]) -> None:
+        """The weights of a seed that is done; its checkpoints have served."""
+        place = self.finished(seed)
+        staging = place.with_suffix(".new")
+        with self.explained():
+            place.parent.mkdir(parents=True, exist_ok=True)
+            save_file({name: value.cpu().contiguous() for name, value in tensors.items()}, staging)
+            staging.replace(place)
+        self.forget_checkpoints(seed)
+
+    def mark_weak(self) -> None:
+        (self.path / WEAK).touch()
+
+    @property
+    def is_worth_keeping(self) -> bool:
+        """Whether there is something that cannot be had again at once."""
+        return any(self.path.glob("finished/*.safetensors")) or any(self.path.glob("checkpoints/*/*"))
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """What the system refuses, in words."""
+        try:
+            yield
+        except (OSError, SafetensorError) as error:
+            why = error.strerror if isinstance(error, OSError) and error.strerror else error
+            raise ArtifactError(
+                f"{why} while writing in {self.path}; what was done so far is kept there: free some space or mend it, "
+                "and give the same command again"
+            ) from error
 
     def forget_checkpoints(self, seed: int) -> None:
         shutil.rmtree(self.checkpoints(seed), ignore_errors=True)
 
     def note(self, event: Values) -> None:
         """One line of the log."""
-        with self.log.open("a", encoding="utf-8") as file:
+        with self.explained(), self.log.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"time": round(time.time(), 3), **event}) + "\n")
 
     def remove(self) -> None:
@@ -74,22 +117,29 @@ class RunFolder:
 
 
 @contextmanager
-def run_folder(out: Path, verb: str, settings: Values, *, overwrite: bool) -> Iterator[RunFolder]:
+def run_folder(out: Path, verb: str, settings: Values, *, overwrite: bool, ranks: Ranks) -> Iterator[RunFolder]:
     """The run folder of OUT: a new one, or the one that a run with these settings left behind."""
-    out = Path(out).expanduser()
-    require_free(out, overwrite=overwrite)
     folder = RunFolder(out.parent / f"{out.name}.run")
+    if not ranks.is_first:
+        ranks.wait()
+        yield folder
+        return
     written = to_toml({"verb": verb, **settings})
     with hold_folder(folder.path) as held:
         if not held:
             raise ArtifactError(f"another process is at work in {folder.path}; wait for it, or give another --out")
-        if folder.settings.exists() and not overwrite:
-            _require_same(folder, tomllib.loads(written))
-        elif folder.path.exists():
-            folder.remove()
-        folder.path.mkdir(parents=True, exist_ok=True)
-        folder.settings.write_text(written, encoding="utf-8")
-        yield folder
+        if overwrite or not _goes_on(folder, tomllib.loads(written)):
+            shutil.rmtree(folder.path, ignore_errors=True)
+        with folder.explained():
+            folder.path.mkdir(parents=True, exist_ok=True)
+            folder.settings.write_text(written, encoding="utf-8")
+        ranks.wait()
+        try:
+            yield folder
+        except BaseException as error:
+            if isinstance(error, TrainingFailed) or not folder.is_worth_keeping:
+                shutil.rmtree(folder.path, ignore_errors=True)
+            raise
 
 
 def require_free(out: Path, *, overwrite: bool) -> None:
@@ -100,14 +150,27 @@ def require_free(out: Path, *, overwrite: bool) -> None:
         raise ArtifactError(f"{out} is a file; give a folder as --out")
 
 
-def _require_same(folder: RunFolder, wanted: Values) -> None:
+def _goes_on(folder: RunFolder, wanted: Values) -> bool:
+    """Whether the folder holds this very run; refused where it holds another that would be lost."""
+    if not folder.settings.exists():
+        return False
     there = read_toml(folder.settings)
-    for name in sorted({*wanted, *there}):
-        if wanted.get(name) != there.get(name):
-            raise SettingsError(
-                f"{folder.path} holds an unfinished run of other settings: its {name} is {there.get(name)!r}, not "
-                f"{wanted.get(name)!r}; give the same, another --out, or --overwrite to begin anew"
-            )
+    other = [name for name in sorted({*wanted, *there} - set(NO_IDENTITY)) if wanted.get(name) != there.get(name)]
+    if not other:
+        return True
+    if not folder.is_worth_keeping or (folder.path / WEAK).exists():
+        return False
+    name = other[0]
+    told = MEANINGS.get(name, f"of other settings: its {name} is {there.get(name)!r}, not {wanted.get(name)!r}")
+    raise SettingsError(
+        f"{folder.path} holds an unfinished run {told}; give the same, another --out, or --overwrite to begin anew"
+    )
+
+
+MEANINGS = {
+    HASHES: "on other rows: the data has changed since",
+    "start_hash": "from other weights: the model it started from has changed since",
+}
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -8,16 +8,20 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from halfpint.checkpoints.foreign_network import AnyNetwork
+from halfpint.data.calibration import Unreachable
 from halfpint.data.loader import Loader
-from halfpint.data.task import Judged, Task, score_of
+from halfpint.data.task import Array, Judged, Task, score_of
 from halfpint.data.text_task import TextTask
+from halfpint.engines.device import answer_precision
 from halfpint.engines.model import Model
 from halfpint.engines.scoring import score_rows
 from halfpint.model.encoder import Encoder
+from halfpint.model.network import Network
 from halfpint.objectives.task import TaskObjective
+from halfpint.train.failures import TooWeak, TrainingFailed
 from halfpint.train.loop import Event, Watcher, train
 from halfpint.train.parallel import Ranks
 from halfpint.train.prepare import Prepared
@@ -67,7 +71,7 @@ class SeedWork:
         else:
             self._train(settings)
             if self.ranks.is_first:
-                self._keep(settings.seed)
+                self.folder.keep_weights(settings.seed, self.network.state_dict())
         return self._judge(settings)
 
     def load(self, result: SeedResult) -> None:
@@ -76,10 +80,13 @@ class SeedWork:
         self.network.to("cpu").eval()
 
     def _fresh(self, seed: int) -> AnyNetwork:
-        """The start's weights with a head that this seed draws."""
-        network = copy.deepcopy(self.start.module)
+        """The start's weights with a head that this seed draws; from scratch it draws all of them."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
+            start = self.start.module
+            network: AnyNetwork = copy.deepcopy(start)
+            if self.recipe.from_scratch and isinstance(start, Network):
+                network = Network(start.config)
             head = head_for(self.prepared.task, network)
             # One that is there for the same labels goes on learning.
             if network.head_config(head.kind) != head:
@@ -94,7 +101,7 @@ class SeedWork:
         assert head is not None
 
         def evaluate(network: AnyNetwork) -> Mapping[str, float]:
-            scores = score_rows(network, dev.encoded, task.head, settings.precision)
+            scores = _finite(score_rows(network, dev.encoded, task.head, settings.precision))
             metrics = task.measure(task.judge(dev.table, dev.encoded, scores))
             return {**metrics, "score": score_of(task, metrics)}
 
@@ -134,30 +141,36 @@ class SeedWork:
         counts = np.bincount(task.read_labels(self.prepared.splits["train"].table), minlength=len(task.labels))
         return tuple((counts.sum() / (len(counts) * np.maximum(counts, 1))).tolist())
 
-    def _keep(self, seed: int) -> None:
-        place = self.folder.finished(seed)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        staging = place.with_suffix(".new")
-        save_file({name: value.cpu().contiguous() for name, value in self.network.state_dict().items()}, staging)
-        staging.replace(place)
-        self.folder.forget_checkpoints(seed)
-
     def _judge(self, settings: Settings) -> SeedResult:
         """Calibrated on dev, judged where figures are of; both as the model will be run."""
         prepared = self.prepared
         reported = [prepared.judged, *prepared.others]
         parts = {split: prepared.splits[split] for split in ("dev", *reported)}
+        precision = answer_precision(self.device)
         scores = {
-            split: score_rows(self.network, part.encoded, prepared.task.head, settings.precision)
+            split: _finite(score_rows(self.network, part.encoded, prepared.task.head, precision))
             for split, part in parts.items()
         }
         dev = parts["dev"]
         task = prepared.task.calibrate(dev.table, dev.encoded, scores["dev"])
         if self.recipe.abstain is not None and isinstance(task, TextTask):
-            task = task.abstain(dev.table, dev.encoded, scores["dev"], self.recipe.abstain)
+            try:
+                task = task.abstain(dev.table, dev.encoded, scores["dev"], self.recipe.abstain)
+            except Unreachable as error:
+                self.folder.mark_weak()
+                raise TooWeak(f"{error}; nothing was saved as a model; give a lower --abstain") from error
         judged = {split: task.judge(part.table, part.encoded, scores[split]) for split, part in parts.items()}
         if self.ranks.is_first:
             for split, rows in judged.items():
                 self.folder.keep_predictions(f"{split}-seed-{settings.seed}", rows)
         dev_score = score_of(task, task.measure(judged["dev"]))
         return SeedResult(settings.seed, dev_score, task, {split: judged[split] for split in reported})
+
+
+def _finite(scores: Array) -> Array:
+    if not np.isfinite(scores).all():
+        raise TrainingFailed(
+            "the model answers with values that are no numbers; nothing was saved as a model; try a lower --lr or a "
+            "longer warm-up"
+        )
+    return scores

@@ -50,6 +50,7 @@ class Settings:
             _require(getattr(self, name) > 0, f"{name} is {getattr(self, name)}; it must be positive")
         for name in ("weight_decay", "clip", "patience", "seed"):
             _require(getattr(self, name) >= 0, f"{name} is {getattr(self, name)}; it cannot be negative")
+        _require(self.seed < 2**32, f"seed is {self.seed}; it must be below 2³²")
         for name in ("warmup", "beta1", "beta2"):
             _require(0 <= getattr(self, name) < 1, f"{name} is {getattr(self, name)}; it must be in [0, 1)")
         for name, kinds in (("optimizer", OptimizerName), ("schedule", Schedule), ("precision", Precision)):
