@@ -148,10 +148,10 @@ import tokenizers
 from halfpint.data import build_corpus as building
 from halfpint.data.tokenizer import Tokenizer
 
+# Without the guard that a script of several processes usually needs.
 building.UNIT_CHARACTERS = 1000
-if __name__ == "__main__":
-    tokenizer = Tokenizer(tokenizers.Tokenizer.from_file(sys.argv[3]))
-    building.build_corpus(Path(sys.argv[1]), tokenizer, sys.argv[2], processes=1)
+tokenizer = Tokenizer(tokenizers.Tokenizer.from_file(sys.argv[3]))
+building.build_corpus(Path(sys.argv[1]), tokenizer, sys.argv[2], processes=2)
 """
 
 

@@ -15,6 +15,7 @@ import json
 import multiprocessing
 import os
 import shutil
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -182,8 +183,14 @@ _Make = Callable[[Path, Iterable[list[str]]], Iterator[dict[str, Any]]]
 @contextmanager
 def _workers(tokenizer: Tokenizer, processes: int) -> Iterator[_Make]:
     """What makes shards of units, in their order, a few at a time."""
+    if processes == 1:
+        encode = _Encoder.of(tokenizers.Tokenizer.from_str(tokenizer.to_json()))
+        yield lambda folder, units: (
+            _make_shard(encode, folder / f"{number:05d}", unit) for number, unit in enumerate(units)
+        )
+        return
     context = multiprocessing.get_context("spawn")  # threads of the tokenizer do not survive a fork
-    with ProcessPoolExecutor(processes, context, _begin, (tokenizer.to_json(),)) as pool:
+    with _no_main(), ProcessPoolExecutor(processes, context, _begin, (tokenizer.to_json(),)) as pool:
 
         def make(folder: Path, units: Iterable[list[str]]) -> Iterator[dict[str, Any]]:
             waiting: deque[Future[dict[str, Any]]] = deque()
@@ -191,7 +198,7 @@ def _workers(tokenizer: Tokenizer, processes: int) -> Iterator[_Make]:
                 for number, unit in enumerate(units):
                     if len(waiting) > processes:
                         yield waiting.popleft().result()
-                    waiting.append(pool.submit(_make_shard, folder / f"{number:05d}", unit))
+                    waiting.append(pool.submit(_make_own_shard, folder / f"{number:05d}", unit))
                 while waiting:
                     yield waiting.popleft().result()
             finally:
@@ -199,6 +206,19 @@ def _workers(tokenizer: Tokenizer, processes: int) -> Iterator[_Make]:
                     future.cancel()
 
         yield make
+
+
+@contextmanager
+def _no_main() -> Iterator[None]:
+    """Workers need nothing of the program that started them; where it is a script they would run it once more."""
+    main = sys.modules["__main__"].__dict__
+    hidden: dict[str, Any] = {name: main.pop(name) for name in ("__file__", "__spec__") if name in main}
+    main["__spec__"] = None
+    try:
+        yield
+    finally:
+        main.pop("__spec__")
+        main.update(hidden)
 
 
 _encoder: _Encoder
@@ -220,11 +240,15 @@ def _end_with(sentinel: int) -> None:
     os._exit(1)
 
 
-def _make_shard(place: Path, documents: list[str]) -> dict[str, Any]:
+def _make_own_shard(place: Path, documents: list[str]) -> dict[str, Any]:
+    return _make_shard(_encoder, place, documents)
+
+
+def _make_shard(encode: _Encoder, place: Path, documents: list[str]) -> dict[str, Any]:
     """Write a unit's shard, unless it is there, and tell what is in it."""
     source = hashlib.sha256("\0".join(documents).encode("utf-8", "surrogatepass")).hexdigest()
     if not _is_done(place, source):
-        arrays = _tokenize(_encoder, documents)
+        arrays = _tokenize(encode, documents)
         staging = place.with_name(f".{place.name}.new")
         for old in (staging, place):
             shutil.rmtree(old, ignore_errors=True)

@@ -80,9 +80,7 @@ class Shard:
         first, last = arrays["documents"][index : index + 2].astype(np.int64)
         starts = arrays["sentences"][first : last + 1].astype(np.int64)
         begin, end = int(starts[0]), int(starts[-1])
-        bits = np.unpackbits(arrays["words"][begin // 8 : -(-end // 8)])
-        words = bits[begin % 8 : begin % 8 + end - begin].astype(np.bool_)
-        return Document(arrays["tokens"][begin:end], starts - begin, words)
+        return Document(arrays["tokens"][begin:end], starts - begin, unpack_words(arrays["words"], begin, end))
 
 
 @dataclass(frozen=True)
@@ -119,6 +117,12 @@ class Corpus:
             raise IndexError(f"document {index} of {self.num_documents}")
         shard = int(np.searchsorted(self._first, index, side="right")) - 1
         return self.shards[shard].document(index - int(self._first[shard]))
+
+
+def unpack_words(words: Array, begin: int, end: int) -> NDArray[np.bool_]:
+    """Whether each of these tokens begins a word."""
+    bits = np.unpackbits(words[begin // 8 : -(-end // 8)])
+    return bits[begin % 8 : begin % 8 + end - begin].astype(np.bool_)
 
 
 def read_corpus(folder: str | PathLike[str]) -> Corpus:

@@ -163,6 +163,14 @@ def read_frame(tokenizer: Tokenizer) -> Frame:
     return Frame(tuple(parts), tuple(segments))
 
 
+def read_single_frame(tokenizer: Tokenizer) -> Frame:
+    """What a tokenizer puts around one text, for all of which FIRST stands."""
+    alone = tokenizer.backend.encode(PROBE)
+    parts = [token if text is None else FIRST for token, text in zip(alone.ids, alone.sequence_ids, strict=True)]
+    kept = [place for place, part in enumerate(parts) if part != FIRST or place == parts.index(FIRST)]
+    return Frame(tuple(parts[place] for place in kept), tuple(alone.type_ids[place] for place in kept))
+
+
 def join(frame: Frame, first: Slices, second: Slices, vocab_size: int) -> Encoded:
     """Sequences of two slices each, every one its own row. Places of the second become the note `place`."""
     special = np.array([part for part in frame.parts if part >= 0], dtype=np.int32)
