@@ -85,6 +85,12 @@ def test_lists_are_tuples_too() -> None:
         (lambda: Sharing.named("all", 0), "num_layers is 0"),
         (lambda: Sharing.groups(4, 5), "4 layers cannot form 5 groups"),
         (lambda: Sharing.groups(4, 0), "4 layers cannot form 0 groups"),
+        (lambda: Sharing((0, 10**10), (0, 1)), r"sharing.attention is \(0, 10000000000\).*without a gap"),
+        (lambda: Sharing("01", (0, 1)), "sharing.attention is '01'; it must be a list, each of it a whole number"),
+        (lambda: Sharing((0, 1.0), (0, 1)), r"sharing.attention is \(0, 1.0\); it must be a list"),
+        (lambda: Sharing((0, True), (0, 1)), r"sharing.attention is \(0, True\); it must be a list"),
+        (lambda: Sharing.named("all", 2.0), "num_layers is 2.0; it must be a whole number"),
+        (lambda: Sharing.groups(4, "2"), "num_groups is '2'; it must be a whole number"),
     ],
 )
 def test_an_impossible_sharing_is_refused(make: Any, words: str) -> None:
@@ -106,6 +112,24 @@ def test_an_impossible_sharing_is_refused(make: Any, words: str) -> None:
         ({"pad_id": 40}, "pad_id is 40, outside the vocabulary of 40"),
         ({"norm_eps": 0.0}, "norm_eps is 0.0; it must be positive"),
         ({"outer_norm_eps": -1e-3}, "norm_eps is -0.001; it must be positive"),
+        ({"outer_norm_eps": 0}, "^outer_norm_eps is 0; it must be positive"),
+        *(
+            ({name: value}, f"{name} is {value!r}; it must be a whole number")
+            for name in ("vocab_size", "hidden_size", "head_size", "num_positions", "num_token_types", "num_ffns")
+            for value in (24.0, "24", None, True)
+        ),
+        *(
+            ({name: value}, f"{name} is {value!r}; it must be a finite number")
+            for name in ("norm_eps", "outer_norm_eps", "dropout", "attention_dropout", "initializer_range")
+            for value in (float("inf"), float("nan"), "0.1", True)
+        ),
+        ({"num_heads": 2.0}, "num_heads is 2.0; it must be a list, each of it a whole number"),
+        ({"num_heads": (3.0, 3, 3)}, "num_heads is .3.0, 3, 3.; it must be a list, each of it a whole number"),
+        ({"bottleneck_size": 12.0}, "bottleneck_size is 12.0; it must be a whole number, or None"),
+        ({"trigram": 1}, "trigram is 1; it must be True or False"),
+        ({"sharing": "all"}, r"sharing is 'all'; it must be Sharing\("),
+        ({"activation": ["gelu"]}, r"activation is \['gelu'\]; it is one of gelu"),
+        ({"depth": 3}, "EncoderConfig has no field depth; its fields are vocab_size"),
         ({"initializer_range": 0.0}, "initializer_range is 0.0; it must be positive"),
         ({"dropout": 1.0}, r"dropout is 1.0; it must be in \[0, 1\)"),
         ({"dropout": -0.1}, r"dropout is -0.1; it must be in \[0, 1\)"),
@@ -139,6 +163,17 @@ def test_an_impossible_encoder_is_refused(changes: dict, words: str) -> None:
         ({"bottleneck_size": 10}, "width of 10 does not divide into 3 heads"),
         ({"sharing": Sharing.named("all", 4)}, "sharing maps 4 layers, but num_layers is 3"),
         ({"sharing": "most"}, "unknown sharing 'most'"),
+        ({"sharing": [0, 0]}, r"sharing is \[0, 0\]; it must be Sharing\("),
+        ({"embedding_size": 0}, "embedding_size is 0; it must be positive"),
+        ({"bottleneck_size": 0}, "bottleneck_size is 0; it must be positive"),
+        ({"bottleneck_size": "12"}, "bottleneck_size is '12'; it must be a whole number, or None"),
+        ({"head_size": 0}, "head_size is 0; it must be positive"),
+        *(
+            ({name: value}, f"{name} is {value!r}; it must be a whole number")
+            for name in SIZES
+            for value in (24.0, "24", None)
+        ),
+        ({"depth": 3}, "EncoderConfig has no field depth; its fields are vocab_size"),
     ],
     ids=str,
 )
@@ -169,6 +204,16 @@ def test_uniform_blocks_divide_the_width_unless_told() -> None:
         (lambda: SpanHead(dropout=1.0), "dropout is 1.0"),
         (lambda: ChoiceHead(dense="gelu"), "dense is 'gelu'; it is one of tanh, relu"),
         (lambda: ChoiceHead(dropout=2.0), "dropout is 2.0"),
+        (lambda: OrderHead(2.0), "num_classes is 2.0; it must be a whole number"),
+        (lambda: SequenceHead("yes"), "labels is 'yes'; it must be a list, each of it a text"),
+        (lambda: TokenHead({"a": 1}), "labels is {'a': 1}; it must be a list, each of it a text"),
+        (lambda: TokenHead(["a", 1]), "labels is .'a', 1.; it must be a list, each of it a text"),
+        (lambda: SpanHead(no_answer="no"), "no_answer is 'no'; it must be True or False"),
+        (lambda: ChoiceHead(dropout="0.1"), "dropout is '0.1'; it must be a finite number"),
+        (lambda: EmbeddingHead(normalize=1), "normalize is 1; it must be True or False"),
+        (lambda: ModelConfig({"hidden_size": 24}), r"encoder is {'hidden_size': 24}; it must be EncoderConfig\("),
+        (lambda: ModelConfig(CONFIG, SpanHead()), r"heads is SpanHead\(.*; it must be a list"),
+        (lambda: ModelConfig(CONFIG, ("span",)), r"heads is \('span',\); it must be a list"),
         (lambda: EmbeddingHead("max"), "pooling is 'max'; it is one of mean, cls"),
     ],
 )
@@ -249,12 +294,18 @@ def stored_with(**changes: Any) -> dict:
         (stored_with(sharing=None), "not a Halfpint config"),
         (stored_with(sharing={"attention": [0, 1, 2]}), "Sharing needs ffn"),
         (stored_with(sharing={"attention": [0], "ffn": [0], "norm": [0]}), "Sharing has no field norm; .*attention"),
-        (stored_with(sharing={"attention": 3, "ffn": [0]}), "Sharing has a field of the wrong type"),
+        (
+            stored_with(sharing={"attention": 3, "ffn": [0]}),
+            "sharing.attention is 3; it must be a list, each of it a whole number",
+        ),
         (stored_with(depth=3, width=4), "EncoderConfig has no field depth, width; its fields are vocab_size"),
         (stored_with(hidden_size=..., vocab_size=...), "EncoderConfig needs vocab_size, hidden_size"),
-        (stored_with(hidden_size=None), "EncoderConfig has a field of the wrong type"),
-        (stored_with(num_heads=3), "EncoderConfig has a field of the wrong type"),
+        (stored_with(hidden_size=None), "hidden_size is None; it must be a whole number"),
+        (stored_with(num_heads=3), "num_heads is 3; it must be a list, each of it a whole number"),
         (stored_with(hidden_size=0), "hidden_size is 0"),
+        (stored_with(hidden_size=24.0), "hidden_size is 24.0; it must be a whole number"),
+        (stored_with(sharing={"attention": [0, 1, 2], "ffn": [0, 10**10, 1]}), "sharing.ffn is .*without a gap"),
+        ({**stored_with(), "heads": [{"kind": "token", "labels": "yes"}]}, "labels is 'yes'; it must be a list"),
         ({**stored_with(), "heads": 3}, "not a Halfpint config"),
         ({**stored_with(), "heads": [{"labels": ["a"]}]}, "unknown head None; it is one of masked_lm, order"),
         ({**stored_with(), "heads": [{"kind": "tree"}]}, "unknown head 'tree'"),

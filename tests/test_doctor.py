@@ -90,3 +90,14 @@ def test_doctor_works_without_torch() -> None:
     printed = " ".join(done.stdout.split())
     assert "not installed: counting works, loading and training do not (pip install 'halfpint[train]')" in printed
     assert "none that torch can use" in printed
+
+
+def test_doctor_tells_a_torch_that_does_not_import(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise OSError('libtorch_cpu.so: cannot open\\nshared object file')")
+    command = [sys.executable, "-m", "halfpint.cli", "doctor"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "COLUMNS": "200"}
+    for options in ((), ("--json",)):
+        done = subprocess.run([*command, *options], capture_output=True, text=True, check=False, env=environment)
+        assert (done.returncode, done.stderr) == (0, "")
+        told = "libtorch_cpu.so: cannot open shared object file"
+        assert ("torch is installed but does not import: " * (not options) + told) in done.stdout

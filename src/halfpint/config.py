@@ -12,9 +12,12 @@ What is notable:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import math
+import reprlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, get_args
+from types import NoneType, UnionType
+from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
 Activation = Literal["gelu", "gelu_tanh", "relu"]
 Norm = Literal["layer_norm", "no_norm"]
@@ -38,9 +41,56 @@ def _require(condition: bool, message: str) -> None:
         raise ConfigError(message)
 
 
-def _require_choice(name: str, value: object, allowed: Any) -> None:
-    choices = get_args(allowed)
-    _require(value in choices, f"{name} is {value!r}; it is one of {', '.join(choices)}")
+def _check_types(config: Any, prefix: str = "") -> None:
+    """Every field is of the type that its class says, whether it was given in Python or read from JSON."""
+    for name, kind in _kinds(type(config)).items():
+        _require_kind(prefix + name, getattr(config, name), kind)
+
+
+def _kinds(cls: type) -> dict[str, Any]:
+    hints = get_type_hints(cls)
+    return {item.name: hints[item.name] for item in dataclasses.fields(cls)}
+
+
+def _require_kind(name: str, value: object, kind: Any) -> None:
+    words = _words(kind)
+    verb = "is" if words.startswith("one of") else "must be"
+    _require(_is(value, kind), f"{name} is {reprlib.repr(value)}; it {verb} {words}")
+
+
+def _is(value: Any, kind: Any) -> bool:
+    parts = get_args(kind)
+    if get_origin(kind) in (Union, UnionType):
+        return any(_is(value, part) for part in parts)
+    if get_origin(kind) is Literal:
+        return isinstance(value, str) and value in parts
+    if get_origin(kind) is tuple:
+        return isinstance(value, tuple) and all(_is(each, parts[0]) for each in value)
+    if kind is float:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+
+
+_WORDS = {int: "a whole number", float: "a finite number", bool: "True or False", str: "a text", NoneType: "None"}
+
+
+def _words(kind: Any) -> str:
+    parts = get_args(kind)
+    if get_origin(kind) in (Union, UnionType):
+        return ", or ".join(map(_words, parts))
+    if get_origin(kind) is Literal:
+        return f"one of {', '.join(parts)}"
+    if get_origin(kind) is tuple:
+        return f"a list, each of it {_words(parts[0])}"
+    return _WORDS.get(kind, f"{kind.__name__}(…)")
+
+
+def _freeze(config: object, *names: str) -> None:
+    """Lists are tuples too; what is no list is left to the check of types."""
+    for name in names:
+        value = getattr(config, name)
+        if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+            object.__setattr__(config, name, tuple(value))
 
 
 def _require_share(name: str, value: float) -> None:
@@ -55,8 +105,8 @@ class Sharing:
     ffn: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        for name in ("attention", "ffn"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
+        _freeze(self, "attention", "ffn")
+        _check_types(self, "sharing.")
         _require(len(self.attention) > 0, "an encoder needs at least one layer")
         _require(
             len(self.attention) == len(self.ffn),
@@ -65,14 +115,15 @@ class Sharing:
         )
         for part, blocks in (("attention", self.attention), ("ffn", self.ffn)):
             _require(
-                set(blocks) == set(range(max(blocks) + 1)),
-                f"sharing.{part} is {blocks}: its blocks must be numbered 0, 1, 2 … without a gap",
+                min(blocks) == 0 and max(blocks) == len(set(blocks)) - 1,
+                f"sharing.{part} is {reprlib.repr(blocks)}: its blocks must be numbered 0, 1, 2 … without a gap",
             )
 
     @classmethod
     def named(cls, name: str, num_layers: int) -> Sharing:
         """One of ALBERT's strategies: `none`, `attention`, `ffn` or `all` (what is *shared*)."""
         _require(name in SHARING_NAMES, f"unknown sharing {name!r}; it is one of {', '.join(SHARING_NAMES)}, or a map")
+        _require_kind("num_layers", num_layers, int)
         _require(num_layers > 0, f"num_layers is {num_layers}; an encoder needs at least one layer")
         own, shared = tuple(range(num_layers)), (0,) * num_layers
         return cls(
@@ -83,6 +134,8 @@ class Sharing:
     @classmethod
     def groups(cls, num_layers: int, num_groups: int) -> Sharing:
         """Consecutive layers share both blocks within each of `num_groups` groups, as ALBERT's do."""
+        _require_kind("num_layers", num_layers, int)
+        _require_kind("num_groups", num_groups, int)
         _require(
             0 < num_groups <= num_layers, f"{num_layers} layers cannot form {num_groups} groups; use 1 to {num_layers}"
         )
@@ -145,11 +198,11 @@ class EncoderConfig:
     initializer_range: float = 0.02
 
     def __post_init__(self) -> None:
-        for name in ("num_heads", "ffn_size"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
+        _freeze(self, "num_heads", "ffn_size")
+        _check_types(self)
         self._check_sizes()
         self._check_blocks()
-        self._check_choices()
+        self._check_embeddings()
 
     def _check_sizes(self) -> None:
         positive = ("vocab_size", "hidden_size", "head_size", "embedding_size", "num_positions", "num_ffns")
@@ -158,8 +211,9 @@ class EncoderConfig:
         for name in ("position_offset", "num_token_types", "pad_id"):
             _require(getattr(self, name) >= 0, f"{name} is {getattr(self, name)}; it cannot be negative")
         _require(self.pad_id < self.vocab_size, f"pad_id is {self.pad_id}, outside the vocabulary of {self.vocab_size}")
-        for name in ("norm_eps", "closing_norm_eps", "initializer_range"):
-            _require(getattr(self, name) > 0, f"{name} is {getattr(self, name)}; it must be positive")
+        for name in ("norm_eps", "outer_norm_eps", "bottleneck_size", "initializer_range"):
+            value = getattr(self, name)
+            _require(value is None or value > 0, f"{name} is {value}; it must be positive")
         for name in ("dropout", "attention_dropout"):
             _require_share(name, getattr(self, name))
 
@@ -174,21 +228,12 @@ class EncoderConfig:
                 f"{name} has {len(values)} entries, but sharing names {num_blocks} physical blocks",
             )
             _require(all(value > 0 for value in values), f"{name} is {values}; every block needs at least one")
-        if self.bottleneck_size is not None:
-            _require(self.bottleneck_size > 0, f"bottleneck_size is {self.bottleneck_size}; it must be positive")
         _require(
             not self.shared_query_key or self.bottleneck_size is not None,
             "shared_query_key needs a bottleneck_size",
         )
 
-    def _check_choices(self) -> None:
-        for name, allowed in (
-            ("activation", Activation),
-            ("norm", Norm),
-            ("embedding_projection", Projection),
-            ("pooler", Pooler),
-        ):
-            _require_choice(name, getattr(self, name), allowed)
+    def _check_embeddings(self) -> None:
         if self.embedding_projection == "none":
             _require(
                 self.embedding_size == self.hidden_size and not self.trigram,
@@ -214,28 +259,38 @@ class EncoderConfig:
         **fields: Any,
     ) -> EncoderConfig:
         """The config in which all blocks look alike, as every published family has it."""
+        bottleneck_size = fields.get("bottleneck_size")
+        counts = {"num_layers": num_layers, "num_heads": num_heads, "ffn_size": ffn_size, "hidden_size": hidden_size}
+        for name, value in counts.items():
+            _require_kind(name, value, int)
+        _require_kind("bottleneck_size", bottleneck_size, int | None)
         if isinstance(sharing, str):
             sharing = Sharing.named(sharing, num_layers)
+        _require_kind("sharing", sharing, Sharing)
         _require(
             sharing.num_layers == num_layers,
             f"sharing maps {sharing.num_layers} layers, but num_layers is {num_layers}",
         )
         if head_size is None:
-            width = fields.get("bottleneck_size") or hidden_size
+            width = bottleneck_size or hidden_size
             _require(
                 num_heads > 0 and width % num_heads == 0,
                 f"a width of {width} does not divide into {num_heads} heads; give head_size",
             )
             head_size = width // num_heads
-        return cls(
-            hidden_size=hidden_size,
-            sharing=sharing,
-            num_heads=(num_heads,) * sharing.num_attention_blocks,
-            head_size=head_size,
-            ffn_size=(ffn_size,) * sharing.num_ffn_blocks,
-            embedding_size=embedding_size or hidden_size,
-            **fields,
+        built: EncoderConfig = _build(
+            cls,
+            {
+                "hidden_size": hidden_size,
+                "sharing": sharing,
+                "num_heads": (num_heads,) * sharing.num_attention_blocks,
+                "head_size": head_size,
+                "ffn_size": (ffn_size,) * sharing.num_ffn_blocks,
+                "embedding_size": hidden_size if embedding_size is None else embedding_size,
+                **fields,
+            },
         )
+        return built
 
     @property
     def num_layers(self) -> int:
@@ -251,6 +306,7 @@ class EncoderConfig:
         return self.norm_eps if self.outer_norm_eps is None else self.outer_norm_eps
 
     def replace(self, **changes: Any) -> EncoderConfig:
+        _require_known(type(self), changes)
         return dataclasses.replace(self, **changes)
 
 
@@ -262,7 +318,7 @@ class MaskedLMHead:
     activation: Activation = "gelu"
 
     def __post_init__(self) -> None:
-        _require_choice("activation", self.activation, Activation)
+        _check_types(self)
 
 
 @dataclass(frozen=True)
@@ -274,6 +330,7 @@ class OrderHead:
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
+        _check_types(self)
         _require(self.num_classes in (2, 3), f"an order head has 2 or 3 classes, not {self.num_classes}")
         _require_share("dropout", self.dropout)
 
@@ -290,10 +347,10 @@ class SequenceHead:
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "labels", tuple(self.labels))
+        _freeze(self, "labels")
+        _check_types(self)
         _require(len(self.labels) > 0, "a sequence head needs at least one label")
-        _require_choice("problem", self.problem, Problem)
-        _check_classifier(self)
+        _require_share("dropout", self.dropout)
 
 
 @dataclass(frozen=True)
@@ -305,7 +362,8 @@ class TokenHead:
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "labels", tuple(self.labels))
+        _freeze(self, "labels")
+        _check_types(self)
         _require(len(self.labels) > 0, "a token head needs at least one label")
         _require_share("dropout", self.dropout)
 
@@ -319,6 +377,7 @@ class SpanHead:
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
+        _check_types(self)
         _require_share("dropout", self.dropout)
 
 
@@ -331,13 +390,8 @@ class ChoiceHead:
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
-        _check_classifier(self)
-
-
-def _check_classifier(head: SequenceHead | ChoiceHead) -> None:
-    if head.dense is not None:
-        _require_choice("dense", head.dense, Dense)
-    _require_share("dropout", head.dropout)
+        _check_types(self)
+        _require_share("dropout", self.dropout)
 
 
 @dataclass(frozen=True)
@@ -349,7 +403,7 @@ class EmbeddingHead:
     normalize: bool = True
 
     def __post_init__(self) -> None:
-        _require_choice("pooling", self.pooling, Pooling)
+        _check_types(self)
 
 
 HeadConfig = MaskedLMHead | OrderHead | SequenceHead | TokenHead | SpanHead | ChoiceHead | EmbeddingHead
@@ -366,7 +420,8 @@ class ModelConfig:
     heads: tuple[HeadConfig, ...] = field(default=())
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "heads", tuple(self.heads))
+        _freeze(self, "heads")
+        _check_types(self)
         kinds = [head.kind for head in self.heads]
         _require(len(set(kinds)) == len(kinds), f"a model has at most one head of a kind, not {', '.join(kinds)}")
         _require(
@@ -427,15 +482,16 @@ def head_from_dict(values: Mapping[str, Any]) -> HeadConfig:
 
 
 def _build(cls: type, values: Mapping[str, Any]) -> Any:
-    known = {item.name: item for item in dataclasses.fields(cls)}
-    unknown = sorted(set(values) - set(known))
-    _require(not unknown, f"{cls.__name__} has no field {', '.join(unknown)}; its fields are {', '.join(known)}")
-    missing = [name for name, item in known.items() if name not in values and _has_no_default(item)]
+    _require_known(cls, values)
+    missing = [item.name for item in dataclasses.fields(cls) if item.name not in values and _has_no_default(item)]
     _require(not missing, f"{cls.__name__} needs {', '.join(missing)}")
-    try:
-        return cls(**values)
-    except TypeError as error:  # null, text or a list where a number belongs
-        raise ConfigError(f"{cls.__name__} has a field of the wrong type: {error}") from error
+    return cls(**values)
+
+
+def _require_known(cls: type, names: Iterable[str]) -> None:
+    known = [item.name for item in dataclasses.fields(cls)]
+    unknown = sorted(set(names) - set(known))
+    _require(not unknown, f"{cls.__name__} has no field {', '.join(unknown)}; its fields are {', '.join(known)}")
 
 
 def _has_no_default(item: dataclasses.Field[Any]) -> bool:

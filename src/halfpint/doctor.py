@@ -156,11 +156,13 @@ def _missing(extra: str) -> tuple[str, ...]:
 
 
 def _torch_facts() -> dict[str, Any] | None:
-    """What torch can do here; None where it is not installed."""
+    """What torch can do here, or the error of an installation that is broken; None where it is not installed."""
     if importlib.util.find_spec("torch") is None:
         return None
-    import torch
-
+    try:
+        import torch
+    except Exception as error:  # a library of its own that is missing, or built for other ones: it may be anything
+        return {"error": " ".join(str(error).split()) or type(error).__name__, "accelerator": None}
     facts: dict[str, Any] = {
         "threads": torch.get_num_threads(),
         "onednn": torch.backends.mkldnn.is_available(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -87,3 +88,34 @@ def test_a_crash_at_any_step_on_disk_leaves_one_whole_folder(old: Path) -> None:
     assert word_of(old) == "new"
     assert set(seen) == {"old", "new"}
     assert seen == sorted(seen, reverse=True), "once the new folder is there, no later crash brings the old one back"
+
+
+@pytest.mark.parametrize("suffix", ["old", "new"])
+def test_a_folder_of_somebody_else_beside_a_model_is_left_alone(old: Path, suffix: str) -> None:
+    other = old.parent / f".model.{suffix}"
+    shutil.copytree(old, other)
+    (other / "notes.txt").write_text("x")
+    assert word_of(old) == "old"
+    with pytest.raises(ArtifactError, match=rf"{other} is needed to write .* was not made by Halfpint; move it"):
+        write_sample(old, "new", overwrite=True)
+    shutil.rmtree(old)
+    with pytest.raises(ArtifactError, match="does not exist"):
+        read_artifact(old)
+    assert (other / "notes.txt").read_text() == "x"
+
+
+@pytest.mark.parametrize("point", ["before rename 1", "before rename 2", "before the old one is deleted"])
+def test_no_mark_is_left_in_a_model(old: Path, point: str) -> None:
+    crash(old, point)
+    assert word_of(old)
+    write_sample(old, "newest", overwrite=True)
+    assert not {".swapped", ".unfinished"} & {path.name for path in old.iterdir()}
+
+
+def test_half_of_an_old_folder_is_removed(old: Path) -> None:
+    crash(old, "before the old one is deleted")
+    for path in (old.parent / ".model.old").iterdir():
+        if path.name != ".swapped":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    assert word_of(old) == "new"
+    assert beside(old) <= {".model.lock"}

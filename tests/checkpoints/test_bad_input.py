@@ -127,6 +127,38 @@ def test_tensor_of_the_wrong_shape_is_named_by_the_measuring_process_too(bert: P
     assert_refused(done, f"tensor {QUERY} has shape (24, 23), expected (24, 24)")
 
 
+@pytest.mark.parametrize(
+    ("dtype", "name"),
+    [(torch.int8, "I8"), (torch.bool, "BOOL"), (torch.float8_e4m3fn, "F8_E4M3"), (torch.int64, "I64")],
+    ids=str,
+)
+def test_a_tensor_that_is_no_floats_is_named(bert: Path, dtype: torch.dtype, name: str) -> None:
+    change_tensors(bert, **{QUERY: torch.ones(24, 24).to(dtype)})
+    words = f"{bert / WEIGHTS}: tensor {QUERY} is of {name}, expected one of F64, F32, F16, BF16"
+    assert_says(refusal(bert), words, "before it was quantized")
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16], ids=str)
+def test_floats_of_every_width_are_read(bert: Path, dtype: torch.dtype) -> None:
+    name = "embeddings.word_embeddings.weight"
+    weight = load_file(bert / WEIGHTS)[name].to(dtype)
+    change_tensors(bert, **{name: weight})
+    read = hp.load(bert).module.state_dict()["encoder.embeddings.words.weight"]
+    assert read.dtype == torch.float32 and torch.equal(read, weight.float())
+
+
+@pytest.mark.parametrize("model_type", ["bert", "electra"])
+def test_a_quantized_model_is_refused(bert: Path, model_type: str) -> None:
+    edit_config(bert, model_type=model_type, quantization_config={"quant_method": "bitsandbytes", "load_in_8bit": True})
+    assert_says(refusal(bert), f"{bert}/config.json has a quantization_config, and quantized weights are not read")
+
+
+@pytest.mark.parametrize("part", ["weight", "bias"])
+def test_half_a_pooler_is_an_incomplete_one(bert: Path, part: str) -> None:
+    change_tensors(bert, **{f"pooler.dense.{part}": None})
+    assert_says(refusal(bert), f"has no tensor pooler.dense.{part}", "the weights are incomplete")
+
+
 def test_weights_of_another_size(bert: Path) -> None:
     edit_config(bert, hidden_size=48)
     assert_says(refusal(bert), "has shape", "expected", "config.json and the weights do not belong together")
@@ -213,11 +245,28 @@ def test_corrupted_tokenizer(bert: Path, content: bytes) -> None:
     assert_says(refusal(bert), bert / "tokenizer.json", "is not a tokenizer")
 
 
-@pytest.mark.parametrize("model_type", ["no-such-family", None, 7])
+@pytest.mark.parametrize("model_type", ["no-such-family", None])
 def test_unknown_architecture(bert: Path, model_type: Any) -> None:
     edit_config(bert, model_type=model_type)
     assert_says(refusal(bert), "transformers cannot open", bert)
     assert_refused(run_command("profile", bert), "transformers cannot open", str(bert))
+
+
+@pytest.mark.parametrize("model_type", [7, ["bert"], {"a": 1}])
+def test_an_architecture_that_is_no_name(bert: Path, model_type: Any) -> None:
+    edit_config(bert, model_type=model_type)
+    words = f"{bert}/config.json: model_type is {model_type!r}; expected a name such as bert"
+    assert_says(refusal(bert), words)
+    assert_refused(run_command("profile", bert), words)
+
+
+@pytest.mark.parametrize(("typo", "nearest"), [("albrt", "'albert'"), ("robreta", "'roberta'"), ("qwzx", "")])
+def test_an_unknown_architecture_is_answered_with_the_nearest(bert: Path, typo: str, nearest: str) -> None:
+    edit_config(bert, model_type=typo)
+    message = refusal(bert)
+    assert_says(message, "transformers cannot open", bert, typo)
+    assert ("did you mean" in message) == bool(nearest)
+    assert_says(message, nearest)
 
 
 def test_an_architecture_of_remote_code_is_not_run(bert: Path) -> None:

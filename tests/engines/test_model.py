@@ -103,9 +103,15 @@ def test_segments_are_used(bert: hp.Model) -> None:
 
 
 def test_calls_leave_no_trace(bert: hp.Model) -> None:
+    expected = bert.encode(IDS)
     bert.module.train()
-    bert.encode(IDS)
-    assert not bert.module.training  # dropout must not touch what a call answers
+    bert.encoder.embeddings.eval()  # a part that is frozen
+    before = [part.training for part in bert.module.modules()]
+    assert_same(bert.encode(IDS), expected, 0)  # dropout must not touch what a call answers
+    bert.embed(["w5"])
+    with pytest.raises(ValueError, match="token id 40"):
+        bert.encode([[5], [40]])
+    assert [part.training for part in bert.module.modules()] == before
     assert not torch.is_inference_mode_enabled()
     assert torch.is_grad_enabled()
 
@@ -364,3 +370,23 @@ def test_other_names_are_not() -> None:
     assert set(dir(hp)) == {*hp.__all__, "__version__"} == {*hp._HOMES, "__version__"}
     with pytest.raises(AttributeError, match="halfpint has no 'lode'; it has PRESETS"):
         _ = hp.lode
+
+
+@pytest.mark.parametrize("texts", [{"a": 1}, {"w5": "w6"}, {"w5", "w6"}, "w5", 3], ids=str)
+def test_texts_that_are_no_list_are_refused(bert: hp.Model, texts: Any) -> None:
+    with pytest.raises(ValueError, match=f"embed takes a list of texts, and was given a {type(texts).__name__}; "):
+        bert.embed(texts)
+
+
+@pytest.mark.parametrize("name", ["float32", "bfloat16", "float16"])
+def test_weights_are_read_in_the_dtype_asked_for(name: str, tmp_path: Path) -> None:
+    folder = write_bert(tmp_path)
+    for given in (name, getattr(torch, name)):
+        assert {each.dtype for each in hp.load(folder, dtype=given).module.parameters()} == {getattr(torch, name)}
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "int8", torch.int8, torch.bool, None, 16, float], ids=str)
+def test_a_dtype_that_weights_cannot_have_is_refused(dtype: Any) -> None:
+    with pytest.raises(ValueError) as caught:
+        hp.load("no-such-model", dtype=dtype)
+    assert str(caught.value).startswith(f"dtype is {dtype!r}; weights are of float32, bfloat16, float16: give one")

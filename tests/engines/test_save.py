@@ -204,3 +204,37 @@ def test_a_source_that_is_gone_is_told(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "old")
     with pytest.raises(ValueError, match="old, the folder that this model was loaded from, is gone"):
         model.save(tmp_path / "new")
+
+
+def test_files_are_added_by_their_names_in_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "scores.json").write_text("{}")
+    model = hp.load(write_bert(tmp_path / "old"))
+    folder = model.save(tmp_path / "new", files={"runs/scores.json": tmp_path / "scores.json"})
+    assert (folder / "runs" / "scores.json").read_text() == "{}"
+    assert "runs/scores.json" in read_artifact(folder).metadata["files"]
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "words"),
+    [
+        ("../evil", "here", r"'\.\./evil' is no name inside"),
+        ("/evil", "here", "'/evil' is no name inside"),
+        *((name, "here", f"files has '{name}', which the model itself writes") for name in (
+            "config.json", "./config.json", "model.safetensors", "README.md", "halfpint.json"
+        )),
+        ("mine", "nowhere", "files has '.*nowhere' for 'mine', and there is no such file"),
+    ],
+)  # fmt: skip
+def test_files_stay_in_the_folder_and_replace_nothing(name: str, source: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "here").write_text("x")
+    model = hp.load(write_bert(tmp_path / "old"))
+    with pytest.raises(ValueError, match=words):
+        model.save(tmp_path / "new", files={name: tmp_path / source})
+    assert {path.name for path in tmp_path.iterdir()} == {"here", "old"}
+
+
+@pytest.mark.parametrize("out", [None, 3, b"model"], ids=str)
+def test_what_is_no_path_is_refused(out: object, tmp_path: Path) -> None:
+    model = hp.load(write_bert(tmp_path))
+    with pytest.raises(ValueError, match=rf"the folder to save in is {out!r} \({type(out).__name__}\); give its path"):
+        model.save(out)

@@ -33,7 +33,7 @@ def mask_of(tokens: int, width: int, dropout: float, seed: int, use: int, device
     """What stays of ones."""
     zeros, row = torch.zeros(tokens, width, device=device), torch.zeros(width, device=device)
     number = torch.tensor([seed], device=device)
-    summed = _add_norm(zeros + 1, row, zeros, row, row, number, EPS, dropout, use)[1]
+    summed = _add_norm(zeros + 1, row, zeros, row, row, number, EPS, dropout, use, True)[1]
     assert set(summed.unique().tolist()) <= {0.0, float(torch.tensor(1 / (1 - dropout)))}
     return (summed > 0).float()
 
@@ -85,6 +85,61 @@ def correlation(first: Tensor, second: Tensor) -> float:
 @interpreted
 def test_a_mask_is_that_of_its_seed_and_use() -> None:
     assert torch.equal(mask_of(20, 64, 0.3, 7, 1), mask_of(20, 64, 0.3, 7, 1))
+
+
+@interpreted
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+@pytest.mark.parametrize(("tokens", "width"), SIZES)
+def test_without_gradients_it_answers_the_same_and_saves_nothing(
+    tokens: int, width: int, dropout: float, dtype: torch.dtype
+) -> None:
+    parts = tuple(part.to(dtype) for part in draw(tokens, width)[:5])
+    seed = torch.tensor([11])
+    expected = add_norm(*parts, EPS, dropout, seed, 3)
+    with torch.no_grad():
+        assert torch.equal(add_norm(*parts, EPS, dropout, seed, 3), expected)
+    out, *saved = _add_norm(*parts, seed, EPS, dropout, 3, False)
+    assert torch.equal(out, expected)
+    assert [each.numel() for each in saved] == [0, 0, 0]
+    whole = _add_norm(*parts, seed, EPS, dropout, 3, True)
+    assert torch.equal(whole[0], expected)
+    assert [each.numel() for each in whole[1:]] == [tokens * width, tokens, tokens]
+
+
+@interpreted
+@pytest.mark.parametrize("grads", [True, False])
+def test_it_is_one_program_with_and_without_gradients(grads: bool) -> None:
+    *parts, grad = draw(7, 24)
+    parts, seed = tuple(part.requires_grad_() for part in parts), torch.tensor([11])
+    torch._dynamo.reset()
+    compiled = torch.compile(add_norm, fullgraph=True, backend="aot_eager")
+    with torch.set_grad_enabled(grads):
+        ours, expected = (run(*parts, EPS, 0.1, seed, 3) for run in (compiled, add_norm))
+    assert torch.equal(ours, expected)
+    assert ours.requires_grad == grads
+    if grads:
+        pairs = zip(torch.autograd.grad(ours, parts, grad), torch.autograd.grad(expected, parts, grad), strict=True)
+        assert all(torch.equal(*pair) for pair in pairs)
+
+
+@interpreted
+@pytest.mark.parametrize("saves", [True, False])
+def test_its_shapes_are_those_that_a_compiler_is_told(saves: bool) -> None:
+    parts = tuple(part.requires_grad_(saves) for part in draw(7, 24)[:5])
+    torch.library.opcheck(_add_norm, (*parts, torch.tensor([11]), EPS, 0.1, 3, saves))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.parametrize(("tokens", "width"), [(1000, 768), (77, 312), (64, 4096), (5, 1024)])
+def test_on_a_gpu_inference_is_training_to_the_bit(tokens: int, width: int, dropout: float) -> None:
+    parts = tuple(part.cuda().bfloat16() for part in draw(tokens, width)[:5])
+    seed = torch.tensor([11], device="cuda")
+    expected = add_norm(*parts, EPS, dropout, seed, 3)
+    for run in (add_norm, torch.compile(add_norm, fullgraph=True)):
+        with torch.no_grad():
+            assert torch.equal(run(*parts, EPS, dropout, seed, 3), expected)
 
 
 @pytest.mark.gpu

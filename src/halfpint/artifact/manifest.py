@@ -25,6 +25,10 @@ CARD = "README.md"
 UNFINISHED = ".unfinished"
 """In a folder whose writer has not come to the end. Hashes alone would not tell: a writer may have begun by
 copying another complete folder."""
+SWAPPED = ".swapped"
+"""In a complete folder that is about to be moved: the new one until all is done, the old one until it is deleted."""
+MARKS = (UNFINISHED, SWAPPED)
+"""What a writer's folders are known by, so that nobody else's is ever deleted."""
 
 
 class ArtifactError(ValueError):
@@ -93,7 +97,7 @@ def write_manifest(staging: Path) -> None:
         name = path.relative_to(staging).as_posix()
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
             raise ArtifactError(f"{name} is a link or no plain file, which a model folder cannot hold; copy the file")
-        if path.is_file() and name not in (METADATA, CARD, UNFINISHED):
+        if path.is_file() and name not in (METADATA, CARD, *MARKS):
             inside(staging, name)
             files[name] = {"sha256": _sha256(path), "bytes": path.stat().st_size}
     created = datetime.now(UTC).isoformat(timespec="seconds")

@@ -3,6 +3,7 @@
 What is notable:
 - `replace_folder` stages beside the target and swaps: the target becomes `.NAME.old`, `.NAME.new` becomes the
   target. After a crash the next read or write tidies up.
+- Only what carries one of our marks is moved or deleted. A folder of such a name that somebody else made stays.
 - The lock is the kernel's and dies with its holder, so no stale lock is ever in the way.
 - Readers take no lock: one that was overtaken by a swap reads again.
 """
@@ -21,7 +22,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from halfpint.artifact.manifest import CONFIG, METADATA, UNFINISHED, ArtifactError, is_complete, write_manifest
+from halfpint.artifact.manifest import (
+    CONFIG,
+    MARKS,
+    METADATA,
+    SWAPPED,
+    UNFINISHED,
+    ArtifactError,
+    is_complete,
+    write_manifest,
+)
 
 if sys.platform == "win32":
     import msvcrt
@@ -55,6 +65,7 @@ def replace_folder(out: Path | str, *, overwrite: bool = False) -> Iterator[Path
         with _explained(places.out):
             places.settle()
             _check_content(places.out, overwrite)
+            places.check_free()
             places.new.mkdir()
             (places.new / UNFINISHED).touch()
         try:
@@ -83,7 +94,7 @@ def recover(folder: Path | str) -> None:
     """After a crash, put the old or the new folder in place and clean up. A writer at work is left alone."""
     places = _Places.beside(folder)
     deadline = time.monotonic() + SWAP_PATIENCE
-    while os.path.lexists(places.new) or os.path.lexists(places.old):
+    while _is_ours(places.new) or _is_ours(places.old) or os.path.lexists(places.out / SWAPPED):
         try:
             with places.locked() as held, _explained(places.out):
                 if held:
@@ -94,7 +105,7 @@ def recover(folder: Path | str) -> None:
             if places.out.exists():
                 return
             raise ArtifactError(f"{places.out} cannot be restored after an interrupted write: {error}") from error
-        if places.out.exists() or not os.path.lexists(places.old):
+        if places.out.exists() or not _is_ours(places.old):
             return
         if time.monotonic() > deadline:
             raise ArtifactError(f"{places.out} is being replaced by another process; try again when that is done")
@@ -110,7 +121,7 @@ def read_steadily(folder: Path | str, read: Callable[[Path], T]) -> T:
             try:
                 result = read(places.out)
             except ArtifactError:
-                in_a_swap = before is None and os.path.lexists(places.old)
+                in_a_swap = before is None and _is_ours(places.old)
                 if _identity(places.out) == before and not in_a_swap:
                     raise
             else:
@@ -134,30 +145,47 @@ class _Places:
         out = Path(os.path.realpath(folder))
         return cls(out, *(out.parent / f".{out.name}.{suffix}" for suffix in ("new", "old", "lock")))
 
+    def check_free(self) -> None:
+        """Nobody else's folder is where the new one is written, or where the old one goes."""
+        for place in (self.new, self.old):
+            if os.path.lexists(place):
+                raise ArtifactError(
+                    f"{place} is needed to write {self.out} and was not made by Halfpint; "
+                    "move it, or give another --out"
+                )
+
     def swap(self) -> None:
         if self.out.exists():
+            (self.out / SWAPPED).touch()
+            _sync(self.out)
             os.rename(self.out, self.old)
         os.rename(self.new, self.out)
         # The new folder is in place: from here on nothing may fail. The next writer removes what is left.
         with suppress(OSError):
             _sync(self.out.parent)
             _remove(self.old)
+            (self.out / SWAPPED).unlink()
 
     def roll_back(self) -> None:
         """After an exception the old folder is back, since the caller is told that nothing was changed."""
         if not self.out.exists() and self.old.exists():
             os.rename(self.old, self.out)
-        shutil.rmtree(self.new, ignore_errors=True)
+        with suppress(OSError):
+            (self.out / SWAPPED).unlink()
+        with suppress(OSError):
+            _remove(self.new)
 
     def settle(self) -> None:
         """What a dead writer left becomes the old folder or the new one. The caller holds the lock."""
         if not self.out.exists():
-            left = self.new if is_complete(self.new) else self.old
-            if left.exists():
+            left = self.new if _is_ours(self.new) and is_complete(self.new) else self.old
+            if os.path.lexists(left / SWAPPED):
                 os.rename(left, self.out)
                 _sync(self.out.parent)
-        _remove(self.new)
-        _remove(self.old)
+        for place in (self.new, self.old):
+            if _is_ours(place):
+                _remove(place)
+        (self.out / SWAPPED).unlink(missing_ok=True)
 
     @contextmanager
     def locked(self, patience: float = 0) -> Iterator[bool]:
@@ -223,7 +251,8 @@ def _check_content(out: Path, overwrite: bool) -> None:
 
 def _finish(staging: Path) -> None:
     """Write the manifest, and bring all of the folder to the disk before anything says that it is complete."""
-    (staging / UNFINISHED).touch()
+    for mark in MARKS:
+        (staging / mark).touch()
     write_manifest(staging)
     usual = (staging / UNFINISHED).stat().st_mode
     for path in (*staging.rglob("*"), staging):
@@ -256,9 +285,28 @@ def _pinned(folder: Path) -> Iterator[tuple[int, int] | None]:
             os.close(descriptor)
 
 
+def _is_ours(path: Path) -> bool:
+    """Whether a folder beside the target is a writer's: it has a mark, or nothing, as one just made or all but gone."""
+    if path.is_symlink() or not path.is_dir():
+        return False
+    if any(os.path.lexists(path / mark) for mark in MARKS):
+        return True
+    try:
+        return not any(path.iterdir())
+    except OSError:
+        return False
+
+
 def _remove(path: Path) -> None:
-    if os.path.lexists(path):
-        shutil.rmtree(path)
+    """Delete a folder of ours, its marks last, so that what a crash leaves of it is still known as ours."""
+    if not path.exists():
+        return
+    for inner in path.iterdir():
+        if inner.is_dir() and not inner.is_symlink():
+            shutil.rmtree(inner)
+        elif inner.name not in MARKS:
+            inner.unlink()
+    shutil.rmtree(path)
 
 
 def _sync(path: Path) -> None:

@@ -10,6 +10,7 @@ goes in and ragged `Output` comes out, so callers cannot tell the difference. Wh
 
 from __future__ import annotations
 
+import difflib
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,7 +21,9 @@ import torch
 from torch import Tensor, nn
 
 from halfpint.artifact import Artifact, ArtifactError
+from halfpint.artifact.manifest import CONFIG, read_json
 from halfpint.checkpoints.read import BUFFERS, warn_of_unread
+from halfpint.checkpoints.registry import FAMILIES
 from halfpint.checkpoints.values import POSITIONS, require_absolute_positions
 from halfpint.config import ConfigError
 from halfpint.model.attention import Padding
@@ -208,9 +211,21 @@ def _encoder_of(model: Any) -> Any:
 
 def _read_config(folder: Path) -> Any:
     read = _transformers().AutoConfig.from_pretrained
-    config = _attempt(lambda: read(folder, trust_remote_code=False), folder)
+    try:
+        config = _attempt(lambda: read(folder, trust_remote_code=False), folder)
+    except ArtifactError as error:
+        raise ArtifactError(f"{error}{_near_family(folder)}") from error
     _refuse_unheeded(config, folder)
     return config
+
+
+def _near_family(folder: Path) -> str:
+    """What a model_type that nobody knows may be a slip of."""
+    name = read_json(folder / CONFIG).get("model_type")
+    if not isinstance(name, str) or name in _transformers().CONFIG_MAPPING:
+        return ""
+    near = difflib.get_close_matches(name, FAMILIES, n=2)
+    return f"; did you mean model_type {' or '.join(map(repr, near))}?" if near else ""
 
 
 def _refuse_unheeded(config: Any, folder: Path) -> None:

@@ -40,7 +40,15 @@ def describe(artifact: Artifact, stored: Container[str] | None = None) -> Descri
             raise ConfigError(
                 f"{artifact.folder}/config.json is no Halfpint config ({error}); write the folder again"
             ) from error
-    family = _find_family(artifact.config)
+    if artifact.config.get("quantization_config") is not None:
+        raise ArtifactError(
+            f"{artifact.folder}/config.json has a quantization_config, and quantized weights are not read; "
+            "give the folder of the model before it was quantized"
+        )
+    try:
+        family = _find_family(artifact.config)
+    except ConfigError as error:
+        raise _placed(error, artifact) from error
     if stored is None:
         stored = tensor_names(artifact)
     embedding = read_embedding_head(artifact)
@@ -107,7 +115,9 @@ def _stored_name(name: str, family: Family, stored: Container[str]) -> str:
 
 def _find_family(values: Values) -> Family:
     name = values.get("model_type")
-    if name not in FAMILIES:
+    if name is not None and not isinstance(name, str):
+        raise misfit("model_type", name, f"a name such as {next(iter(FAMILIES))}")
+    if name is None or name not in FAMILIES:
         raise Inexpressible(f"the architecture {name!r} is none of {', '.join(FAMILIES)}")
     return FAMILIES[name]
 
@@ -139,6 +149,8 @@ def _has_pooler(family: Family, values: Values, encoder: EncoderConfig, stored: 
     declared = _declared_heads(family, values)
     if isinstance(stored, _Everything):
         return family.builds_pooler(declared)
-    pooler = family.prefix + family.encoder_names(encoder)["pooler.weight"][0]
-    needed = any(kind not in family.poolerless for kind in declared)
-    return needed or _stored_name(pooler, family, stored) in stored
+    if any(kind not in family.poolerless for kind in declared):
+        return True
+    # Half of one counts, so that what is missing is named.
+    parts = [theirs[0] for ours, theirs in family.encoder_names(encoder).items() if ours.startswith("pooler.")]
+    return any(_stored_name(family.prefix + part, family, stored) in stored for part in parts)

@@ -1,6 +1,6 @@
 """A folder of weights to a network: Halfpint's own and every family's, single files and shards.
 
-Nothing is guessed: a tensor that is missing or has another shape is named, with what was expected.
+Nothing is guessed: a tensor that is missing, of another shape, or of no floats is named, with what was expected.
 """
 
 from __future__ import annotations
@@ -25,22 +25,36 @@ from halfpint.model.network import Network
 BUFFERS = ("position_ids", "token_type_ids")
 """Ends of names that older checkpoints store though nothing was learnt in them."""
 
+FLOATS = ("F64", "F32", "F16", "BF16")
+"""Numbers that are weights as they are, by the name that safetensors gives them. Others mean something by a scale that
+lies elsewhere."""
+
 Shape = tuple[int, ...]
 
 
 class Tensors:
     """The tensors of one or several safetensors files, read when asked for, by their present-day names."""
 
-    def __init__(self, files: dict[str, Any]) -> None:
-        self._files = {modern_name(name): (file, name) for name, file in files.items()}
+    def __init__(self, files: dict[str, tuple[Any, Path]]) -> None:
+        self._files = {modern_name(name): (*file, name) for name, file in files.items()}
         self.unread = {name for name in self._files if not name.endswith(BUFFERS)}
 
     def __contains__(self, name: object) -> bool:
         return name in self._files
 
     def shape(self, name: str) -> Shape:
-        file, stored = self._files[name]
+        file, _, stored = self._files[name]
         return tuple(file.get_slice(stored).get_shape())
+
+    def require_floats(self, name: str) -> None:
+        """A quantized tensor read as weights would answer, and mean nothing."""
+        file, path, stored = self._files[name]
+        kind = file.get_slice(stored).get_dtype()
+        if kind not in FLOATS:
+            raise ArtifactError(
+                f"{path}: tensor {name} is of {kind}, expected one of {', '.join(FLOATS)}; "
+                "give the folder of the model before it was quantized or cast"
+            )
 
     def read(self, name: str) -> Tensor:
         self.unread.discard(name)
@@ -48,7 +62,7 @@ class Tensors:
 
     def peek(self, name: str) -> Tensor:
         """A tensor for a look, which does not count as read."""
-        file, stored = self._files[name]
+        file, _, stored = self._files[name]
         tensor: Tensor = file.get_tensor(stored)
         return tensor
 
@@ -56,13 +70,13 @@ class Tensors:
 @contextmanager
 def open_tensors(files: list[Path]) -> Iterator[Tensors]:
     with ExitStack() as stack:
-        found: dict[str, Any] = {}
+        found: dict[str, tuple[Any, Path]] = {}
         for path in files:
             try:
                 file = stack.enter_context(safe_open(path, framework="pt"))
             except (SafetensorError, OSError) as error:
                 raise unreadable(path, error) from error
-            found |= dict.fromkeys(file.keys(), file)
+            found |= dict.fromkeys(file.keys(), (file, path))
         yield Tensors(found)
 
 
@@ -152,6 +166,7 @@ def _assemble(ours: str, theirs: tuple[str, ...], shape: Shape, tensors: Tensors
                 f"{folder}: tensor {name} has shape {tensors.shape(name)}, expected {wanted}; "
                 "config.json and the weights do not belong together"
             )
+        tensors.require_floats(name)
     parts = [tensors.read(name) for name in theirs]
     if _is_transposed(ours, theirs):
         return parts[0].t().contiguous()

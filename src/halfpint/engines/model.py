@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from halfpint.artifact import Artifact, ArtifactError, read_artifact
 from halfpint.checkpoints.adapter import ForeignEncoder
@@ -224,14 +224,13 @@ class Model:
         """One array a sequence, in their order; run in order of length, which makes equal neighbours."""
         _check_ids(ids, segments)
         device = next(self.module.parameters()).device
-        self.module.eval()
         answers: list[Array] = [_NOTHING] * len(ids)
         for group in _groups(ids, TOKENS_AT_ONCE.get(device.type, 4096)):
             batch = Batch.from_ids(
                 [ids[index] for index in group], None if segments is None else [segments[index] for index in group]
             )
             batch.check(self.limits)
-            with torch.inference_mode():
+            with _evaluating(self.module), torch.inference_mode():
                 moved = batch.to(device)
                 values = answer(moved, self.encoder(moved)).float().cpu()
                 pieces = batch.split(values) if over_tokens else values
@@ -243,11 +242,24 @@ class Model:
 _NOTHING: Array = np.empty(0)
 
 
+@contextmanager
+def _evaluating(module: nn.Module) -> Iterator[None]:
+    """Without dropout; what was in training is so again, part by part."""
+    training = [part for part in module.modules() if part.training]
+    for part in training:
+        part.training = False
+    try:
+        yield
+    finally:
+        for part in training:
+            part.training = True
+
+
 def _check_texts(texts: Sequence[str]) -> None:
-    if isinstance(texts, str) or not hasattr(texts, "__len__"):
-        raise ValueError(
-            f"embed takes a list of texts, and was given a {type(texts).__name__}; put the one text in a list"
-        )
+    # Of a dict the names would be embedded, and a set has no order.
+    if isinstance(texts, str | Mapping | Set) or not hasattr(texts, "__len__"):
+        advice = "put the one text in a list" if isinstance(texts, str) else "give a list of strings"
+        raise ValueError(f"embed takes a list of texts, and was given a {type(texts).__name__}; {advice}")
     if len(texts) == 0:
         raise ValueError("no texts: give at least one")
     for index, text in enumerate(texts):
@@ -283,15 +295,20 @@ def _groups(ids: Ids, tokens: int) -> Iterator[list[int]]:
     yield group
 
 
+DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (torch.float32, torch.bfloat16, torch.float16)}
+
+
 def load(
-    name: str | Path, *, dtype: torch.dtype = torch.float32, revision: str | None = None, verify: bool = True
+    name: str | Path, *, dtype: torch.dtype | str = torch.float32, revision: str | None = None, verify: bool = True
 ) -> Model:
     """A model by its folder, preset or Hub name; architectures outside the family through the adapter.
 
+    `dtype` is that of the weights, of torch or by name (`"bfloat16"`).
     `verify=False` takes an artifact as it is, though its files are not those that were hashed.
     """
+    chosen = _read_dtype(dtype)
     artifact = read_artifact(find_folder(name, revision=revision), verify=verify)
-    module = _read_module(artifact, dtype)
+    module = _read_module(artifact, chosen)
     # It is one of the heads, or described as everybody else does.
     embedding = module.head_config("embedding") or read_embedding_head(artifact)
     assert embedding is None or isinstance(embedding, EmbeddingHead)
@@ -300,6 +317,16 @@ def load(
     if tokenizer is not None:
         require_fit(tokenizer, model.limits.vocab_size, artifact.folder)
     return model
+
+
+def _read_dtype(dtype: object) -> torch.dtype:
+    if isinstance(dtype, str):
+        dtype = DTYPES.get(dtype, dtype)
+    if not isinstance(dtype, torch.dtype) or dtype not in (*DTYPES.values(), torch.float64):
+        raise ValueError(
+            f"dtype is {dtype!r}; weights are of {', '.join(DTYPES)}: give one, by name or as torch has it"
+        )
+    return dtype
 
 
 def _read_module(artifact: Artifact, dtype: torch.dtype) -> AnyNetwork:

@@ -14,12 +14,14 @@ import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from safetensors.torch import save_file
 
 from halfpint.artifact import Artifact, ArtifactError, read_card, replace_folder, write_card, write_metadata
+from halfpint.artifact.manifest import CARD, METADATA, inside
 from halfpint.checkpoints.adapter import quiet
 from halfpint.checkpoints.foreign_network import AnyNetwork, ForeignNetwork, write_heads
 from halfpint.checkpoints.sentence import read_embedding_head, write_embedding_head
@@ -54,6 +56,8 @@ def save_artifact(
 
     `files` are copied into it, by their names there.
     """
+    if not isinstance(out, str | PathLike):
+        raise ArtifactError(f"the folder to save in is {out!r} ({type(out).__name__}); give its path")
     out = Path(out).expanduser()
     with replace_folder(out, overwrite=overwrite) as staging:
         if isinstance(module, Network):
@@ -63,8 +67,7 @@ def save_artifact(
         _write_tokenizer(tokenizer, source, staging)
         _copy(source, LICENCES, staging)
         for name, path in (files or {}).items():
-            (staging / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, staging / name)
+            _add_file(name, path, staging)
         parameters = f"{sum(each.numel() for each in module.parameters()):,}"
         told = {"parameters": parameters, "format": written.format, **(facts or {})}
         # The weights are still the source's unless the caller says otherwise.
@@ -78,6 +81,17 @@ def save_artifact(
         )
         write_metadata(staging, **{"written": asdict(written), **(metadata or {})})
     return out
+
+
+def _add_file(name: str, path: Path, staging: Path) -> None:
+    target = inside(staging, name)
+    # The card and the metadata are written last.
+    if target.exists() or target in (staging / CARD, staging / METADATA):
+        raise ArtifactError(f"files has {name!r}, which the model itself writes; give the file another name")
+    if not Path(path).is_file():
+        raise ArtifactError(f"files has {str(path)!r} for {name!r}, and there is no such file; give one that is there")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(path, target)
 
 
 def _write_own(network: Network, embedding: EmbeddingHead, staging: Path) -> Written:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -71,14 +72,27 @@ def profile(
     A config is called `config` in the profile.
     """
     request = CostRequest("", batch, length, device, precision, thorough)
+    return next(profile_all([model], request, measure=measure))
+
+
+def profile_all(
+    models: Sequence[str | Path | EncoderConfig | ModelConfig], request: CostRequest, *, measure: bool
+) -> Iterator[Profile]:
+    """One profile a model; every one is found and counted before the first is measured, which takes long."""
     if measure:
         require_torch("measuring")
-    subject = find_subject(model, weights=measure)
-    counts = _count(subject, batch, length)
+    subjects = [find_subject(model, weights=measure) for model in models]
+    counted = [_profile_counts(subject, request) for subject in subjects]
+    for subject, each in zip(subjects, counted, strict=True):
+        yield replace(each, cost=_measure(subject, request)) if measure else each
+
+
+def _profile_counts(subject: Subject, request: CostRequest) -> Profile:
+    counts = _count(subject, request.batch, request.length)
     notes = list(subject.notes)
-    if counts.length < length:
-        notes.append(f"figures are for {counts.length} tokens, the longest text it takes, not {length}")
-    return Profile(subject.name, counts, _measure(subject, request) if measure else None, "; ".join(notes) or None)
+    if counts.length < request.length:
+        notes.append(f"figures are for {counts.length} tokens, the longest text it takes, not {request.length}")
+    return Profile(subject.name, counts, None, "; ".join(notes) or None)
 
 
 def find_subject(model: str | Path | EncoderConfig | ModelConfig, *, weights: bool = True) -> Subject:

@@ -6,6 +6,7 @@ What is notable:
   is stored, the backward pass hashes again;
 - the backward pass gathers the gradients of the norm's weights and of the bias while it reads what it needs for the
   states, where a compiler reads everything once more for each of them;
+- what only the backward pass reads is not stored where no gradients are taken;
 - arithmetic is float32 throughout; what is stored is of the states' precision.
 
 Letters in comments: T tokens, H width.
@@ -41,7 +42,7 @@ def _forward(
     x, bias, residual, weight, shift, seed,
     out, summed, means, deviations,  # (T, H), (T, H), (T,), (T,): of what was normed, mean and 1 / deviation
     num_rows, use, threshold, scale, eps,
-    WIDTH: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, DROPS: tl.constexpr,
+    WIDTH: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, DROPS: tl.constexpr, SAVES: tl.constexpr,
 ):  # fmt: skip
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     columns = tl.arange(0, BLOCK)
@@ -54,8 +55,9 @@ def _forward(
         values = tl.where(kept(places, tl.load(seed), use, threshold), values * scale, 0.0)
     values += tl.load(residual + places, mask=mask, other=0.0).to(tl.float32)
     stored = values.to(summed.dtype.element_ty)
-    tl.store(summed + places, stored, mask=mask)
-    # What is stored is normed, so that the backward pass sees the same.
+    if SAVES:
+        tl.store(summed + places, stored, mask=mask)
+    # What is stored is normed, so that the backward pass sees the same; rounded alike where nothing is stored.
     values = stored.to(tl.float32)
     mean = tl.sum(tl.where(mask, values, 0.0), 1) / WIDTH
     centred = tl.where(mask, values - mean[:, None], 0.0)
@@ -64,8 +66,9 @@ def _forward(
     normed = normed * tl.load(weight + columns, mask=inside, other=0.0).to(tl.float32)[None, :]
     normed += tl.load(shift + columns, mask=inside, other=0.0).to(tl.float32)[None, :]
     tl.store(out + places, normed.to(out.dtype.element_ty), mask=mask)
-    tl.store(means + rows, mean, mask=rows < num_rows)
-    tl.store(deviations + rows, deviation, mask=rows < num_rows)
+    if SAVES:
+        tl.store(means + rows, mean, mask=rows < num_rows)
+        tl.store(deviations + rows, deviation, mask=rows < num_rows)
 
 
 @triton.jit(do_not_specialize=["use"])
@@ -124,7 +127,9 @@ def add_norm(
 
     `seed` is a number on the device, int64, drawn for each forward pass; `use` tells its uses apart.
     """
-    out: Tensor = _add_norm(x.contiguous(), bias, residual.contiguous(), weight, shift, seed, eps, dropout, use)[0]
+    saves = torch.is_grad_enabled()
+    x, residual = x.contiguous(), residual.contiguous()
+    out: Tensor = _add_norm(x, bias, residual, weight, shift, seed, eps, dropout, use, saves)[0]
     return out
 
 
@@ -139,17 +144,26 @@ def _add_norm(
     eps: float,
     dropout: float,
     use: int,
+    saves: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """What comes out; and for the backward pass what was normed, its means and the inverse of its deviations."""
+    """What comes out; and for the backward pass what was normed, its means and the inverse of its deviations.
+
+    These are empty unless it `saves` them.
+    """
     num_rows, width = x.shape
-    out, summed = torch.empty_like(x), torch.empty_like(x)
-    means, deviations = (x.new_empty(num_rows, dtype=torch.float32) for _ in range(2))
+    out, summed, means, deviations = _empty_outputs(x, saves)
     sizes = _sizes(width)
     _forward[(triton.cdiv(num_rows, sizes["ROWS"]),)](
         x, bias, residual, weight, shift, seed, out, summed, means, deviations,
-        num_rows, use, *_odds(dropout), eps, **sizes, DROPS=dropout > 0,
+        num_rows, use, *_odds(dropout), eps, **sizes, DROPS=dropout > 0, SAVES=saves,
     )  # fmt: skip
     return out, summed, means, deviations
+
+
+def _empty_outputs(x: Tensor, saves: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    summed = torch.empty_like(x) if saves else x.new_empty(0)
+    means, deviations = (x.new_empty(len(x) if saves else 0, dtype=torch.float32) for _ in range(2))
+    return torch.empty_like(x), summed, means, deviations
 
 
 @torch.library.custom_op("halfpint::add_norm_backward", mutates_args=())
@@ -200,9 +214,9 @@ def _(
     eps: float,
     dropout: float,
     use: int,
+    saves: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    numbers = x.new_empty(len(x), dtype=torch.float32)
-    return torch.empty_like(x), torch.empty_like(x), numbers, torch.empty_like(numbers)
+    return _empty_outputs(x, saves)
 
 
 @_add_norm_backward.register_fake
@@ -221,7 +235,8 @@ def _(
 
 
 def _keep(ctx, inputs, output) -> None:
-    _, bias, _, weight, shift, seed, _, ctx.dropout, ctx.use = inputs
+    _, bias, _, weight, shift, seed, _, ctx.dropout, ctx.use, saves = inputs
+    assert saves, "gradients are wanted of what nothing was saved for"
     _, summed, means, deviations = output
     ctx.dtypes = bias.dtype, weight.dtype, shift.dtype
     ctx.save_for_backward(summed, means, deviations, weight, seed)
@@ -231,7 +246,7 @@ def _differentiate(ctx, grad_out: Tensor, *_: Tensor) -> tuple[Tensor | None, ..
     grad_x, grad_residual, sums = _add_norm_backward(grad_out.contiguous(), *ctx.saved_tensors, ctx.dropout, ctx.use)
     bias, weight, shift = ctx.dtypes
     of_x = grad_x if ctx.dropout else grad_residual
-    return of_x, sums[2].to(bias), grad_residual, sums[0].to(weight), sums[1].to(shift), None, None, None, None
+    return of_x, sums[2].to(bias), grad_residual, sums[0].to(weight), sums[1].to(shift), *[None] * 5
 
 
 _add_norm.register_autograd(_differentiate, setup_context=_keep)
