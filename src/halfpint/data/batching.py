@@ -8,6 +8,18 @@ from itertools import repeat
 from halfpint.model.batch import BatchShape
 
 
+def split_by_tokens(tokens: Iterable[int], most: int) -> Iterator[slice]:
+    """Neighbours that have at most so many tokens together, or one that alone has more."""
+    begin = stop = total = 0
+    for stop, count in enumerate(tokens, 1):
+        if total + count > most and stop - 1 > begin:
+            yield slice(begin, stop - 1)
+            begin, total = stop - 1, 0
+        total += count
+    if stop > begin:
+        yield slice(begin, stop)
+
+
 def fill_in_order(
     tokens: Iterable[int], shape: BatchShape, sequences: Iterable[int] | None = None
 ) -> Iterator[list[int]]:

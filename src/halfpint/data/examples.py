@@ -109,6 +109,16 @@ class Examples:
     def __len__(self) -> int:
         return len(self.chunks)
 
+    @cached_property
+    def lengths(self) -> Ints:
+        """About how many tokens each row has: those of its chunk, whatever it is paired with."""
+        inside = np.empty(len(self), np.int64)
+        for number, sentences in enumerate(self._sentences):
+            mine = self.chunks.shard == number
+            inside[mine] = sentences[self.chunks.last[mine]] - sentences[self.chunks.first[mine]]
+        frame = self.frame if self.order else self.single
+        return np.minimum(inside, self.room) + sum(part >= 0 for part in frame.parts)
+
     def make(self, rows: Ints, draws: Draws) -> Made:
         """These rows, as the epoch of `draws` has them."""
         first, last = self.chunks.first[rows], self.chunks.last[rows]

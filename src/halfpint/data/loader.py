@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from halfpint.data.batching import fill_in_order
+from halfpint.data.batching import fill_in_order, split_by_tokens
 from halfpint.data.encoded import Encoded
 from halfpint.model.batch import Batch, BatchShape
 
@@ -53,6 +53,11 @@ class Loader:
     def num_steps(self) -> int:
         """Of one epoch; the last may have fewer rows."""
         return -(-self.encoded.num_rows // self.rows)
+
+    @property
+    def facts(self) -> dict[str, int]:
+        """By which two runs can be told apart."""
+        return {"rows": self.encoded.num_rows, "tokens": self.encoded.num_tokens}
 
     def order(self, epoch: int) -> Rows:
         """All rows, shuffled."""
@@ -120,14 +125,7 @@ class Loader:
                 return
             yield from (rows[group] for group in fill_in_order(tokens, self.shape, sequences))
             return
-        begin, total = 0, 0
-        for index, count in enumerate(tokens.tolist()):
-            if total + count > self.max_tokens and index > begin:
-                yield rows[begin:index]
-                begin, total = index, 0
-            total += count
-        if begin < len(rows):
-            yield rows[begin:]
+        yield from (rows[part] for part in split_by_tokens(tokens.tolist(), self.max_tokens))
 
 
 def make_batch(encoded: Encoded) -> Batch:

@@ -18,14 +18,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from halfpint.checkpoints.foreign_network import AnyNetwork
-from halfpint.data.loader import Loader, prefetch
-from halfpint.model.batch import Batch
+from halfpint.data.loader import prefetch
+from halfpint.model.batch import Batch, BatchShape
 from halfpint.model.encoder import Encoder
 from halfpint.objectives.objective import Objective
 from halfpint.train.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
@@ -39,6 +39,26 @@ Watcher = Callable[[Event], None]
 """Is given `{"event": "step" | "evaluation" | "end", "step", …}` as a run goes on."""
 Evaluate = Callable[[AnyNetwork], Mapping[str, float]]
 """Metrics of the network on held-out rows; `score` is the one that is maximised."""
+
+
+class Steps(Protocol):
+    """What a run is fed with: `Loader` for rows that are encoded, `CorpusLoader` for those that are made on the way."""
+
+    @property
+    def shape(self) -> BatchShape | None:
+        """Of all batches, where they have one."""
+
+    @property
+    def num_steps(self) -> int:
+        """Of an epoch."""
+
+    @property
+    def facts(self) -> dict[str, int]:
+        """By which two runs can be told apart."""
+
+    def steps(self, epoch: int, first: int = 0) -> Iterator[list[Batch]]:
+        """The steps of an epoch from a given one on, each as its batches."""
+
 
 LOG_SECONDS = 0.5
 CHECKPOINT_SECONDS = 120.0
@@ -70,7 +90,7 @@ class Outcome:
 def train(
     network: AnyNetwork,
     objectives: Sequence[tuple[Objective, float]],
-    loader: Loader,
+    loader: Steps,
     settings: Settings,
     *,
     evaluate: Evaluate | None = None,
@@ -193,7 +213,7 @@ def _note_evaluation(run: _Run, state: State, evaluate: Evaluate, watchers: Sequ
         _tell(watchers, event, ranks)
 
 
-def _steps(loader: Loader, epochs: int, first: int, *, pinned: bool) -> Iterator[tuple[int, list[Batch]]]:
+def _steps(loader: Steps, epochs: int, first: int, *, pinned: bool) -> Iterator[tuple[int, list[Batch]]]:
     """All steps from a given one on, with their numbers."""
     for epoch in range(first // loader.num_steps, epochs):
         begin = max(0, first - epoch * loader.num_steps)
@@ -207,12 +227,11 @@ def _is_due(step: int, steps_per_epoch: int, evaluations: int) -> bool:
     return within * evaluations // steps_per_epoch > (within - 1) * evaluations // steps_per_epoch
 
 
-def _identity(settings: Settings, loader: Loader, fingerprint: str) -> dict[str, Any]:
+def _identity(settings: Settings, loader: Steps, fingerprint: str) -> dict[str, Any]:
     """What two runs must have in common for one to go on with the other's checkpoint."""
     return {
         **asdict(settings),
-        "rows": loader.encoded.num_rows,
-        "tokens": loader.encoded.num_tokens,
+        **loader.facts,
         "run": fingerprint,
     }
 
