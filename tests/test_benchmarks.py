@@ -65,3 +65,7 @@ def test_the_loader_on_a_cpu() -> None:
 
 def test_tokenizing(reference_data: Path) -> None:
     assert "AG News, 128 tokens" in run_benchmark("data", "--tasks", "AG News", "--rounds", "1")
+
+
+def test_corpus(reference_data: Path) -> None:
+    assert "books: " in run_benchmark("corpus", "--megabytes", "0.5", "--rounds", "1")

@@ -5,7 +5,8 @@
 - `flash`: CUDA, half precision. Flash attention over cumulative lengths; nothing is padded.
 - `runs`: eager CPU. One call for each run of neighbours of equal length, so mostly one a sequence; nothing is padded.
   Sorting texts by length beforehand makes the runs longer and the calls fewer. Calls are torch's fused one, except
-  in half precision, where processors do better: plain products of long sequences, and float32 for short ones.
+  in half precision, where processors do better: plain products of long sequences, and in training float32 for short
+  ones, whose gradients the fused call computes slowly.
 - `padded`: the exact form of static shape, for export, compiled CPU code, fp32 on CUDA, and layers that
   drop attention weights.
 Scores and probabilities are computed only for layers whose taps ask for them, in padded form.
@@ -122,18 +123,19 @@ def _attend_runs(query: Tensor, key: Tensor, value: Tensor, lengths: list[int]) 
     is_half = query.dtype in (torch.float16, torch.bfloat16)
     runs = list(_runs(lengths, alone=LONG if is_half else None))
     sizes = [count * length for count, length in runs]
+    # A network that is judged between two steps is to answer as it does in them.
+    trains = is_half and (query.requires_grad or torch.is_autocast_enabled("cpu"))
     pieces = []
     with torch.autocast("cpu", enabled=False):
-        for run, *parts in zip(runs, *(part.split(sizes) for part in (query, key, value)), strict=True):
+        given = [part.split(sizes) for part in (query, key, value)]
+        short = [part.float().split(sizes) for part in (query, key, value)] if trains else given
+        for number, run in enumerate(runs):
+            is_long = is_half and run[1] >= LONG
+            parts = (each[number] for each in (given if is_long else short))
             q, k, v = (part.unflatten(0, run).transpose(1, 2) for part in parts)  # (count, h, length, d)
-            if is_half and run[1] >= LONG:
-                out = _products(q, k, v)
-            elif is_half:
-                out = F.scaled_dot_product_attention(q.float(), k.float(), v.float()).to(q.dtype)
-            else:
-                out = F.scaled_dot_product_attention(q, k, v)
+            out = _products(q, k, v) if is_long else F.scaled_dot_product_attention(q, k, v)
             pieces.append(out.transpose(1, 2).flatten(0, 1))
-    return torch.cat(pieces)
+    return torch.cat(pieces).to(query.dtype)
 
 
 def _runs(lengths: list[int], alone: int | None) -> Iterator[tuple[int, int]]:
