@@ -122,6 +122,15 @@ def test_a_shard_that_was_damaged_is_refused_and_made_again(tmp_path: Path, dama
     assert content(build(tmp_path / "c").folder) == before
 
 
+def test_texts_that_have_changed_are_another_corpus(tmp_path: Path) -> None:
+    assert build(tmp_path / "c", documents=["a fox.", "a dog."]).num_documents == 2
+    assert build(tmp_path / "c", documents=["a fox.", "a dog.", "a cat."]).num_documents == 3
+    path = write(tmp_path / "a.txt", "a fox.\na dog.\n")
+    for lines in (2, 3):
+        assert build_corpus(path, small_tokenizer("bert"), tmp_path / "d", processes=1).num_documents == lines
+        write(path, "a fox.\na dog.\na cat.\n")
+
+
 def test_another_job_in_the_same_folder_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", "a fox.\na dog.\n")
     build_corpus(path, small_tokenizer("bert"), tmp_path / "c", processes=1)

@@ -101,11 +101,13 @@ def build_corpus(
         if not held:
             raise DataError(f"another process is writing {folder}; wait for it, or give another folder")
         _settle(folder, {"format": FORMAT, "source": _named(source), "text": text, "tokenizer": _digest(tokenizer)})
-        if (folder / MANIFEST).is_file() and _is_whole(folder):
+        stamps = _stamps(source)
+        if stamps is not None and (folder / MANIFEST).is_file() and _is_whole(folder, stamps):
             return read_corpus(folder)
         seen = _Seen()
         shards: list[dict[str, Any]] = []
         documents = (document for document in read_documents(source, text=text) if seen.keep(document))
+        (folder / MANIFEST).unlink(missing_ok=True)  # it speaks of what is about to change
         (folder / TOKENIZER).write_text(tokenizer.to_json(), encoding="utf-8")
         with _workers(tokenizer, processes or _num_cores()) as make:
             for facts in make(folder, _units(documents)):
@@ -114,7 +116,7 @@ def build_corpus(
                     watch(sum(each["documents"] for each in shards), sum(each["tokens"] for each in shards))
         if not sum(each["documents"] for each in shards):
             raise DataError(f"there is no text in {_named(source)}; a corpus needs a document")
-        _finish(folder, shards, seen)
+        _finish(folder, shards, seen, stamps)
     return read_corpus(folder)
 
 
@@ -145,13 +147,21 @@ def _settle(folder: Path, job: dict[str, Any]) -> None:
     _write_json(place, job)
 
 
-def _is_whole(folder: Path) -> bool:
-    """Whether every file of a finished corpus is what was written; one that is not is made again."""
+def _stamps(source: object) -> list[list[str | int]] | None:
+    """What tells files from what they were before; None for texts of a program, which have to be read to be known."""
+    if not isinstance(source, str | PathLike):
+        return None
+    place = Path(source).expanduser()
+    files = sorted(path for path in place.rglob("*") if path.is_file()) if place.is_dir() else [place]
+    return [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in files if path.is_file()]
+
+
+def _is_whole(folder: Path, stamps: list[list[str | int]]) -> bool:
+    """Whether a finished corpus is of these files, and every file of its own is what was written."""
     corpus = read_corpus(folder)
-    broken = [shard for shard in corpus.shards if not _is_done(shard.folder, shard.facts["source"])]
-    if broken:
-        (folder / MANIFEST).unlink()
-    return not broken
+    if corpus.manifest.get("stamps") != stamps:
+        return False
+    return all(_is_done(shard.folder, shard.facts["source"]) for shard in corpus.shards)
 
 
 def _is_done(place: Path, source: str) -> bool:
@@ -330,7 +340,7 @@ def _offsets(lengths: Array) -> Array:
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.uint32)
 
 
-def _finish(folder: Path, shards: list[dict[str, Any]], seen: _Seen) -> None:
+def _finish(folder: Path, shards: list[dict[str, Any]], seen: _Seen, stamps: list[list[str | int]] | None) -> None:
     """Remove what an earlier version of the source left, and say that all is there."""
     for place in folder.iterdir():
         if place.is_dir() and not (place.name.isdecimal() and int(place.name) < len(shards)):
@@ -338,7 +348,14 @@ def _finish(folder: Path, shards: list[dict[str, Any]], seen: _Seen) -> None:
     counts = {name: sum(facts[name] for facts in shards) for name in ("documents", "sentences", "tokens")}
     _write_json(
         folder / MANIFEST,
-        {"format": FORMAT, **counts, "repeated": seen.repeated, "empty": seen.empty, "shards": shards},
+        {
+            "format": FORMAT,
+            **counts,
+            "stamps": stamps,
+            "repeated": seen.repeated,
+            "empty": seen.empty,
+            "shards": shards,
+        },
     )
 
 

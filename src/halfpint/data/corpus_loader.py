@@ -89,13 +89,15 @@ class CorpusLoader:
         words, seen, targets = made.ids, made.ids, np.empty(0, np.int64)
         if self.masking is not None:
             seen, targets = self.masking.apply(made.ids, made.starts, made.begins_word, rows, draws)
+        guessed = np.zeros(len(words), np.int64)
+        guessed[targets] = 1
         encoded = Encoded(
             ids=seen,
             segments=made.segments,
             starts=made.starts,
             row_starts=np.arange(len(rows) + 1),
             per_sequence={"order": made.order},
-            per_token={"word": words, "guessed": np.isin(np.arange(len(words)), targets).astype(np.int64)},
+            per_token={"word": words, "guessed": guessed},
         )
         for group in self._groups(encoded):
             yield self._batch(encoded.select(group))

@@ -8,14 +8,13 @@ What is notable:
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterable, Iterator, Sequence
 from os import PathLike
 from pathlib import Path
 
 from halfpint.data.columns import find_columns
 from halfpint.data.delimited import DataError, not_utf8, open_bytes
-from halfpint.data.hub import is_reachable
+from halfpint.data.hub import stream_hub
 from halfpint.data.sources import is_readable, read_batches
 
 SAMPLE_BYTES = 1 << 20
@@ -102,21 +101,7 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 def _of_hub(name: str, text: str | None) -> Iterator[str]:
-    """Streamed: nothing is stored but what is being read."""
-    try:
-        datasets = importlib.import_module("datasets")  # has no types
-    except ImportError as error:
-        raise DataError(
-            f"there is no file or folder {name} here, and to look on the Hub needs the datasets package; "
-            "check the path, or install it with: pip install 'halfpint[train]'"
-        ) from error
-    repository, _, config = name.partition(":")
-    if not is_reachable(repository):
-        raise DataError(
-            f"{name} is no file or folder here, and the Hub cannot be reached; check the name, or give a file"
-        )
-    rows = datasets.load_dataset(repository, config or None, split="train", streaming=True)
     column = None
-    for row in rows:
+    for row in stream_hub(name):
         column = column or find_columns(list(row), text=text).text
         yield row[column] or ""

@@ -18,15 +18,9 @@ from halfpint.data.delimited import DataError, reason
 
 def read_hub(name: str) -> dict[str, pa.Table]:
     """The splits of `repository` or `repository:config`, by the names that they have there; none without rows."""
-    try:
-        datasets = importlib.import_module("datasets")  # has no types
-    except ImportError as error:
-        raise DataError(
-            f"there is no file or folder {name} here, and to look on the Hub needs the datasets package; "
-            "check the path, or install it with: pip install 'halfpint[train]'"
-        ) from error
+    datasets = _require_datasets(name)
     repository, _, config = name.partition(":")
-    reachable = is_reachable(repository)
+    reachable = _is_reachable(repository)
     try:
         with _offline(datasets, not reachable):
             found = datasets.load_dataset(repository, config or None)
@@ -40,6 +34,32 @@ def read_hub(name: str) -> dict[str, pa.Table]:
     return splits
 
 
+def stream_hub(name: str) -> Iterator[dict[str, Any]]:
+    """The rows of the train split of `repository` or `repository:config`; nothing is stored but what is being read."""
+    datasets = _require_datasets(name)
+    repository, _, config = name.partition(":")
+    if not _is_reachable(repository):
+        raise DataError(
+            f"{name} is no file or folder here, and the Hub cannot be reached; check the name, or give a file"
+        )
+    try:
+        yield from datasets.load_dataset(repository, config or None, split="train", streaming=True)
+    except (_http_error(), datasets.exceptions.DatasetsError, OSError, ValueError, RuntimeError) as error:
+        raise DataError(
+            f"{name} cannot be had from the Hub ({reason(error)}); check the name, or give a file"
+        ) from error
+
+
+def _require_datasets(name: str) -> Any:
+    try:
+        return importlib.import_module("datasets")  # has no types
+    except ImportError as error:
+        raise DataError(
+            f"there is no file or folder {name} here, and to look on the Hub needs the datasets package; "
+            "check the path, or install it with: pip install 'halfpint[train]'"
+        ) from error
+
+
 def _http_error() -> type[Exception]:
     """What the Hub's HTTP library raises; that is not the same library in every version, but always this base."""
     from huggingface_hub.errors import HfHubHTTPError
@@ -47,7 +67,7 @@ def _http_error() -> type[Exception]:
     return cast(type[Exception], HfHubHTTPError.__bases__[0])
 
 
-def is_reachable(repository: str) -> bool:
+def _is_reachable(repository: str) -> bool:
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 

@@ -13,6 +13,7 @@ Letters: T tokens, S sequences, G spans.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -76,9 +77,14 @@ class Masking:
         seen = ids.copy()
         seen[targets[fate < self.masked]] = self.mask_id
         other = (fate >= self.masked) & (fate < self.masked + self.random)
-        words = np.setdiff1d(np.arange(self.vocab_size), np.array(self.special_ids, dtype=np.int64))
+        words = self._words
         seen[targets[other]] = words[draws.below(len(words), "other", row[other], place[other])]
         return seen, targets
+
+    @cached_property
+    def _words(self) -> Ints:
+        """What may stand in the place of another token."""
+        return np.setdiff1d(np.arange(self.vocab_size), np.array(self.special_ids, dtype=np.int64))
 
     def choose(self, ids: Ints, starts: Ints, begins_word: Flags, rows: Ints, draws: Draws) -> Flags:
         """Whether each token is to be guessed: (T,)."""

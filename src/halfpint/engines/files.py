@@ -98,7 +98,8 @@ def predict(
     target = _target(source, out, PREDICTIONS, overwrite)
     if glue:
         require_submission(task, target.name)
-        skip_bad = False  # a submission has an answer to every row
+        if skip_bad:
+            raise DataError("a submission to GLUE has an answer to every row; leave --skip-bad (skip_bad) out")
 
     def choose(first: pa.Table) -> dict[str, str]:
         return match_columns(task, first, text=text, pair=pair)

@@ -142,8 +142,7 @@ def _is_labelled(table: pa.Table, label: str | None) -> bool:
         return True
     if label not in table.column_names:
         return False
-    return not set(pc.unique(table[label]).to_pylist() if _is_flat(table[label].type) else [0]) <= UNLABELLED
-
-
-def _is_flat(kind: pa.DataType) -> bool:
-    return not pa.types.is_nested(kind)
+    column = table[label]
+    if pa.types.is_nested(column.type):
+        return bool(column.null_count < len(column))
+    return not set(pc.unique(column).to_pylist()) <= UNLABELLED
