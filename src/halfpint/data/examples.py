@@ -11,6 +11,7 @@ Letters: C chunks, R rows of a batch, T tokens.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -67,7 +68,7 @@ class Chunks:
 
 def plan_chunks(corpus: Corpus, room: int, least: int) -> Chunks:
     """All chunks of a corpus with at most `room` tokens, or one sentence that is longer, and `least` sentences."""
-    found: list[tuple[int, int, int, int]] = []
+    found = array("q")  # a tenth of what tuples take
     num_documents = num_left_out = 0
     for number, shard in enumerate(corpus.shards):
         offsets, documents = (shard.arrays[name].astype(np.int64) for name in ("sentences", "documents"))
@@ -77,12 +78,12 @@ def plan_chunks(corpus: Corpus, room: int, least: int) -> Chunks:
                 fits = int(np.searchsorted(offsets, offsets[start] + room, side="right")) - 1
                 stop = min(max(fits, start + least), end)
                 if stop - start >= least:
-                    found.append((number, num_documents + index, start, stop))
+                    found.extend((number, num_documents + index, start, stop))
                 else:
                     num_left_out += stop - start
                 start = stop
         num_documents += shard.num_documents
-    shard_of, document, first, last = np.array(found, np.int64).reshape(-1, 4).T
+    shard_of, document, first, last = np.array(found, dtype=np.int64).reshape(-1, 4).T
     return Chunks(shard_of, document, first, last, num_left_out)
 
 
@@ -153,8 +154,8 @@ class Examples:
         return np.where(differs.any(axis=1), chosen, following)
 
     @cached_property
-    def _sentences(self) -> list[Ints]:
-        return [shard.arrays["sentences"].astype(np.int64) for shard in self.corpus.shards]
+    def _sentences(self) -> list[Array]:
+        return [shard.arrays["sentences"] for shard in self.corpus.shards]
 
     def _segment(self, row: int, first: int, last: int) -> Segment:
         shard = int(self.chunks.shard[row])
