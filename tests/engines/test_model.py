@@ -372,7 +372,7 @@ def test_other_names_are_not() -> None:
         _ = hp.lode
 
 
-@pytest.mark.parametrize("texts", [{"a": 1}, {"w5": "w6"}, {"w5", "w6"}, "w5", 3], ids=str)
+@pytest.mark.parametrize("texts", [{"a": 1}, {"w5": "w6"}, {"w5"}, "w5", 3], ids=str)
 def test_texts_that_are_no_list_are_refused(bert: hp.Model, texts: Any) -> None:
     with pytest.raises(ValueError, match=f"embed takes a list of texts, and was given a {type(texts).__name__}; "):
         bert.embed(texts)
